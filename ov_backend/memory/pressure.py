@@ -65,7 +65,7 @@ _INTERVAL = 0.25
 #: Networks are evicted if less than this share of the memory is free, until twice as much is.
 _SHARE = 1 / 16
 #: Networks are evicted before a compile if fewer memory mappings than the first number are free, until the second is. With fewer
-#: than the third nothing is compiled: a UNet takes some 1,000, those of blocks add up to more, and so do the host's threads.
+#: than the third nothing is compiled: a UNet takes some 900, those of blocks add up to more, and so do the host's threads.
 _FEW_MAPPINGS, _ENOUGH_MAPPINGS, _TOO_FEW_MAPPINGS = 10_000, 16_000, 5_000
 
 

@@ -17,7 +17,7 @@ from ov_backend.guards.signature import Call
 
 #: Parameters by which the forward of a network that denoises is told how much noise there is, counted from 0 to 1000.
 _TIMESTEPS = frozenset({"timestep", "timesteps", "t"})
-#: A step has much noise from here on: 3 or 4 of 20 steps; docs/measurements.md has what other bounds give.
+#: A step has much noise from here on: 3 or 4 of 20 steps; docs/dropped.md has what other bounds give.
 MUCH_NOISE = 830
 
 _active: ContextVar[bool] = ContextVar("much_noise", default=False)

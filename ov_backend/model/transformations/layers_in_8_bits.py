@@ -29,7 +29,7 @@ LEFT_OUT_INPUTS = {
     "Add": "reads a sum of activations, as behind the blocks of a transformer",
 }
 #: Those of them that are left out only at the finest resolution at which such layers occur: at the others a UNet's pictures lose
-#: next to nothing, and a step is faster. docs/measurements.md has the measurements.
+#: next to nothing, and a step is faster. docs/int8.md and docs/dropped.md have the measurements.
 ONLY_AT_FINEST = frozenset({"Multiply", "Add"})
 #: Of a coarser resolution there are at least so many times fewer positions: halving both sides gives 4, a little less where the
 #: sides are odd, and merging half of the tokens gives 2 at the same resolution.
@@ -151,7 +151,7 @@ def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
 
 
 def _left_out(layer: Layer, finest: Mapping[str, int]) -> str:
-    """Why a layer has more to lose than to gain; docs/measurements.md has the measurements.
+    """Why a layer has more to lose than to gain; docs/int8.md has the measurements.
 
     Args:
         layer: the layer.
