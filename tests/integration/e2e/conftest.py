@@ -2,9 +2,9 @@
 
 The tests use what the WebUI has: LoRAs, a VAE, an embedding, a hypernetwork, and checkpoints by words in their names ("xl",
 "refiner", "sd2", "sd3", "inpaint"). Checkpoints without these words are SD 1.x: the first and second need different
-configurations, the third and fourth the same one. Small ones of random weights suffice, each with its .yaml beside it;
-demo_checkpoint/ is a good first one. Run the suite in one process (no ``-n``). WEBUI_TABLE names a file for the table of
-comparisons, WEBUI_FLAGS the WebUI's own flags, WEBUI_MEMORY_MB a budget for compiled networks.
+configurations, the third and fourth the same one. Small ones suffice: ``demo_variants.py`` writes them. Run the suite in one
+process (no ``-n``). WEBUI_TABLE names a file for the table of comparisons, WEBUI_FLAGS the WebUI's own flags, WEBUI_MEMORY_MB a
+budget for compiled networks.
 In Forge and reForge ("--always-cpu --skip-torch-cuda-test") checkpoints must have the widths of their kind: ``checkpoints.py``
 writes such; what a WebUI lacks is skipped.
 """
