@@ -35,6 +35,11 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 COMPUTED: frozenset[torch.dtype] = frozenset(TO_OV) - {torch.float64}
 
 
+def resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its own values in memory, as a trace takes it: not a conjugate or negative that is only marked as one."""
+    return tensor.resolve_conj().resolve_neg()
+
+
 def share(tensor: torch.Tensor) -> ov.Tensor:
     """An OpenVINO tensor over the memory of a contiguous CPU tensor; nothing is copied.
 

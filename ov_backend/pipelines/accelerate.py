@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from ov_backend.core import devices
-from ov_backend.core.errors import OVBackendError, SettingsError, short_repr
+from ov_backend.core.errors import OVBackendError, PatchError, SettingsError, short_repr
 from ov_backend.core.patching import Patch, Unshadow, is_patched, patch_forward
 from ov_backend.core.settings import Settings, check_names
 from ov_backend.engine.blocks.below_hooks import CellPatch, place_below
@@ -55,6 +55,7 @@ class Accelerated:
         modules = networks_of(target)
         for name in parts_without(target, modules):
             log.info("%s stays in PyTorch: accelerate does not know this part of a pipeline.", name)
+        modules = _not_elsewhere(modules) if not isinstance(target, Mapping) else modules
         self.engine = Engine(settings, progress)
         self._target = target
         #: By name, the module and what stands on it, or was taken from it.
@@ -90,8 +91,7 @@ class Accelerated:
             self._undo(name)
         taken = {id(part) for part, _ in self._patches.values()}  # one may have another name now
         for name, part in changed.items():
-            forward = vars(uncompiled(part)).get("forward")
-            if id(part) not in taken and not is_patched(forward):  # else another accelerator has it
+            if id(part) not in taken and not _is_elsewhere(part):
                 self._patches[name] = part, self._patch(name, part)
 
     def _undo(self, name: str) -> None:
@@ -223,7 +223,7 @@ def accelerate(
     Raises:
         SettingsError: there is no network in ``target``, ``settings`` are none, or another keyword is given.
         DeviceError: the device does not exist, cannot compute in that precision, or does not take a property of ``config``.
-        PatchError: a network is accelerated already.
+        PatchError: a network of a dict, or every one of a pipeline, is accelerated already.
         OVBackendError: with ``fallback="raise"``, a network can never run in OpenVINO.
     """
     if not isinstance(settings, (Settings, type(None))):
@@ -288,6 +288,29 @@ def _once(networks: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]
     """The networks without those that another name before them has."""
     names = {id(uncompiled(module)): name for name, module in reversed(list(networks.items()))}
     return {name: module for name, module in networks.items() if names[id(uncompiled(module))] == name}
+
+
+def _is_elsewhere(module: torch.nn.Module) -> bool:
+    """Whether another accelerator has a network."""
+    return is_patched(vars(uncompiled(module)).get("forward"))
+
+
+def _not_elsewhere(networks: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """The networks that no other accelerator has; pipelines share some.
+
+    Raises:
+        PatchError: others have all of them.
+    """
+    own = {name: module for name, module in networks.items() if not _is_elsewhere(module)}
+    shared = ", ".join(name for name in networks if name not in own)
+    if not own:
+        raise PatchError(
+            f"{shared}: already accelerated by another call of accelerate, and in OpenVINO for this pipeline, too. For other"
+            " settings call restore() of what that call returned first."
+        )
+    if shared:
+        log.warning("%s: already accelerated by another call of accelerate, whose settings hold.", shared)
+    return own
 
 
 def parts_without(target: Any, networks: Mapping[str, torch.nn.Module]) -> list[str]:

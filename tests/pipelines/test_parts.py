@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ov_backend import Settings, accelerate
-from ov_backend.core.errors import SettingsError
+from ov_backend.core.errors import PatchError, SettingsError
 from ov_backend.pipelines.accelerate import networks_of
 from ov_backend.pipelines.forwards import is_quantizable
 
@@ -61,6 +61,27 @@ def test_parts_that_a_pipeline_gets_later_run_in_openvino_and_those_it_had_are_r
             assert all(accelerated.stats()[name]["calls"] for name, _ in zip(("unet", "controlnet"), parts))
             assert all("forward" not in vars(part) for part in {first, second, third} - set(parts))
     assert all("forward" not in vars(part) for part in (first, second, third))
+
+
+def test_a_part_of_two_pipelines_stays_with_the_first_accelerator_while_that_has_it(
+    strict: Strict, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared, own, tokens = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.ones(1, 2)
+    first, second = Steps(shared), Steps(own, shared)
+    expected = second(tokens)
+    with accelerate(second, strict(model_caching=False)) as alone:
+        with pytest.raises(PatchError, match="unet, controlnet: already accelerated by another call"):
+            accelerate(Steps(own, shared), strict())
+        assert alone.stats().keys() == {"unet", "controlnet"}
+    base = accelerate(first, strict(model_caching=False))
+    with accelerate(second, strict(model_caching=False)) as accelerated:
+        assert "controlnet: already accelerated by another call of accelerate, whose settings hold." in caplog.messages
+        torch.testing.assert_close(second(tokens), expected)
+        assert (base.stats()["unet"]["calls"], accelerated.stats()["unet"]["calls"]) == (1, 1)
+        base.restore()
+        torch.testing.assert_close(second(tokens), expected)
+        assert accelerated.stats()["controlnet"]["calls"] == 1
+    assert not any("forward" in vars(part) for part in (shared, own))
 
 
 def test_the_decoder_of_a_module_is_none() -> None:

@@ -108,3 +108,10 @@ def test_derivatives_that_a_function_takes_of_itself(compiled: Compile, derivati
     x = torch.randn(3)
     with torch.enable_grad():
         agree(compiled(f)(x), f(x))
+
+
+def test_an_input_that_is_only_marked_as_negative(compiled: Compile) -> None:
+    for x in (torch.complex(torch.ones(1), 2 * torch.ones(1)).conj().imag, torch._neg_view(torch.arange(3.0))):
+        assert x.is_neg()
+        agree(compiled(lambda x: x * 2 + 1)(x), x * 2 + 1)
+        agree(compiled(lambda y, x=x: x * y)(torch.full((1,), 3.0)), x * 3)

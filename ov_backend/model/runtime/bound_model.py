@@ -13,7 +13,7 @@ from openvino import opset13
 from ov_backend.core import devices
 from ov_backend.core.errors import is_failure, last_line
 from ov_backend.core.settings import Settings
-from ov_backend.core.tensors import TO_OV, constant
+from ov_backend.core.tensors import TO_OV, constant, resolved
 from ov_backend.model import transformations
 from ov_backend.model.conversion.model import WeightlessModel, parameter_name
 from ov_backend.model.transformations.autocast_types import cast_to_bfloat16
@@ -47,8 +47,8 @@ def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: 
         if spec is None:
             continue
         tensor = weights[spec.name].detach()
-        shared = tensor.is_contiguous() and tensor.nbytes >= COPY_BELOW_BYTES and is_packed(parameter)
-        value = constant(tensor.contiguous(), shared)
+        shared = tensor.is_contiguous() and not tensor.is_neg() and tensor.nbytes >= COPY_BELOW_BYTES and is_packed(parameter)
+        value = constant(resolved(tensor).contiguous(), shared)
         value.set_friendly_name(spec.name)  # by which layers are known
         for target in parameter.output(0).get_target_inputs():
             target.replace_source_output(value.output(0))

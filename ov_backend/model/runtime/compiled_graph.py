@@ -15,7 +15,7 @@ import torch
 from ov_backend.core import devices
 from ov_backend.core.errors import InputMismatch, PositionOutOfRange, as_failure, is_failure, last_line
 from ov_backend.core.settings import Settings
-from ov_backend.core.tensors import FROM_NAME, TO_OV, TensorSpec, share, with_strides
+from ov_backend.core.tensors import FROM_NAME, TO_OV, TensorSpec, resolved, share, with_strides
 from ov_backend.model.conversion.index_limits import Limit, check_limits
 from ov_backend.model.conversion.model import WeightlessModel
 from ov_backend.model.runtime import shared_kernels
@@ -153,7 +153,7 @@ class CompiledGraph:
                     f"Input {spec.name} is {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; the graph was"
                     f" compiled for {spec.dtype}{list(spec.shape)}. A new shape needs a graph of its own."
                 )
-            arguments.append(tensor.detach().contiguous())
+            arguments.append(resolved(tensor.detach()).contiguous())
         check_limits(self.limits, "input", arguments)
         return arguments
 

@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from ov_backend.core.errors import NothingIn8Bits
 from ov_backend.core.fx_utils import output_node, placeholders
 from ov_backend.core.settings import Settings
+from ov_backend.core.tensors import resolved
 from ov_backend.model.conversion.converter import WeightlessModel
 from ov_backend.model.runtime.compiled_graph import BlobEntry, CompiledGraph, Timings, bind_and_compile
 from ov_backend.model.transformations.convert_precision import WeightBuffer
@@ -105,22 +106,17 @@ def _outer(
     gm = GraphModule(_submodules(program, parts), program.outer.graph)
     program.outer.graph.owning_module = program.outer  # else the program, which stays, would hold the compiled subgraphs
     # the memory, not the tensor: its owner may delete that
-    live = [_resolved(weights[name].detach()) for name in program.slots]
+    live = [resolved(weights[name].detach()) for name in program.slots]
     constants = [getattr(gm, node.target) for node in gm.graph.nodes if node.op == "get_attr"]
     kept = {_memory(constant) for constant in constants if isinstance(constant, torch.Tensor)} - {0}
 
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
-            results = list(gm(*live, *map(_resolved, inputs)))
+            results = list(gm(*live, *map(resolved, inputs)))
             # the caller may write into a result, which a literal of the code is anew at each call
             return [each.clone() if isinstance(each, torch.Tensor) and _memory(each) in kept else each for each in results]
 
     return run
-
-
-def _resolved(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with its own values in memory, as a trace takes it: not a conjugate that is only marked as one."""
-    return tensor.resolve_conj().resolve_neg()
 
 
 def _memory(tensor: torch.Tensor) -> int:
