@@ -132,18 +132,34 @@ def elements_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def decibels(results: Any, expected: Any) -> float:
-    """Peak signal-to-noise ratio of the worst of the tensors in two equal results; the peak is what the expected ones span."""
+    """Peak signal-to-noise ratio of the worst of the tensors in two equal results.
+
+    The peak is what the expected ones span, but at least 1 of a picture [B, 3, H, W]: its dark or plain parts span little.
+    """
     pairs = zip(nested_tensors([results]), nested_tensors([expected]))
     return min((_psnr(a.double(), b.double()) for a, b in pairs if b.is_floating_point() and b.numel()), default=0.0)
+
+
+def is_plain(results: Any) -> bool:
+    """Whether results are only parts of pictures that span little, which say little of how exact a network is for others."""
+    return all(_is_picture(tensor) and _span(tensor) < 1 for tensor in nested_tensors([results]))
 
 
 def _psnr(a: torch.Tensor, b: torch.Tensor) -> float:
     if a.shape != b.shape:
         return 0.0
-    error, span = float((a - b).pow(2).mean()), float(b.max() - b.min())
+    error, peak = float((a - b).pow(2).mean()), max(_span(b), float(_is_picture(b)))
     if error == 0:
         return math.inf
-    return 10 * math.log10(span**2 / error) if span > 0 and math.isfinite(error) else 0.0
+    return 10 * math.log10(peak**2 / error) if peak > 0 and math.isfinite(error) else 0.0
+
+
+def _is_picture(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.shape[1] == 3 and tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _span(tensor: torch.Tensor) -> float:
+    return float(tensor.max() - tensor.min())
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -29,7 +29,14 @@ from ov_backend.engine.ahead.history import kind_of
 from ov_backend.engine.blocks.blocks import RootNetwork, call_block
 from ov_backend.engine.engine import Engine
 from ov_backend.hosts.webui.detect import host
-from ov_backend.hosts.webui.measurements import LEAST_PSNR, Measurements, decibels, elements_of, kind_and_content
+from ov_backend.hosts.webui.measurements import (
+    LEAST_PSNR,
+    Measurements,
+    decibels,
+    elements_of,
+    is_plain,
+    kind_and_content,
+)
 from ov_backend.hosts.webui.session import session
 from ov_backend.hosts.webui.upscaling import Upscaling
 
@@ -246,7 +253,8 @@ class OtherNetworks:
             if network.statistics.fallbacks.total() > fallbacks:
                 return
             reached = decibels(result, sample.result)
-            self._measurements.note_psnr(kind_and_content(network.module, precision), reached)
+            if reached >= LEAST_PSNR or not is_plain(sample.result):  # else the next picture decides again
+                self._measurements.note_psnr(kind_and_content(network.module, precision), reached)
             if reached < LEAST_PSNR:  # what was compiled for the comparison is of no more use
                 engine.compiled.evict(lambda key, entry: entry.network == network.name)
         network.in_f32 = reached is not None and reached < LEAST_PSNR

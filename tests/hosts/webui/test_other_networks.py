@@ -276,6 +276,32 @@ def test_an_upscaler_has_the_webuis_name_and_its_tiles_are_counted(
     assert other_networks.upscaling.name == ""
 
 
+@pytest.mark.parametrize("channels,span,expected", [(3, 0.01, 60.0), (3, 2.0, 66.0), (8, 0.01, 20.0)])
+def test_the_peak_is_what_results_span_but_at_least_one_in_a_picture(channels: int, span: float, expected: float) -> None:
+    from ov_backend.hosts.webui.measurements import decibels, is_plain
+
+    result = torch.linspace(0.5, 0.5 + span, 64 * channels, dtype=torch.float64).reshape(1, channels, 8, 8)
+    assert decibels([result + 0.001], [result]) == pytest.approx(expected, abs=0.1)
+    assert is_plain([result]) == (span < 1 and channels == 3)
+
+
+def test_a_plain_part_of_a_picture_decides_for_its_own_generation_alone(
+    host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.hosts.webui import other_networks as module
+
+    monkeypatch.setattr(module, "_chooses_precision", lambda engine: True)
+    network, plain, rich, found = Upscaler(seed=9), torch.full((1, 3, 8, 8), 0.5), next(tiles()), [40.0, 60.0]
+    monkeypatch.setattr(module, "decibels", lambda *results: found.pop(0))
+    after_sampling(lambda: [network(tile) for tile in (plain, plain)])
+    first = host.processing.generate(TITLE, arguments("auto"), prompt="a cat")
+    assert "Upscaler is computed in f32: " in first.comments
+    after_sampling(lambda: [network(tile) for tile in (rich, rich)])
+    second = host.processing.generate(TITLE, arguments("auto"), prompt="a cat")
+    assert "is computed in f32" not in second.comments
+    assert "Upscaler" in ran(second)
+
+
 def test_measurements_are_kept_for_the_next_process(tmp_path: Any, long: None) -> None:
     from ov_backend.hosts.webui.measurements import Measurements
 
