@@ -8,12 +8,12 @@ The parts are rows of pictures, each in a WebUI of its own with an empty store o
 then the same ones with it. The first two pictures of a part are equal: the second one changes nothing, and what another picture
 takes beyond it is the price of its change. The checkpoints have random weights in the shapes of SD1.5 and lie on the disk in
 float16. The hires fix doubles the sides, by an ESRGAN of R-ESRGAN 4x+'s size, and does as many steps again; the upscaler's
-weights are random, too, which bf16 changes more than trained ones, for which ``--upscaler`` names a file. The part "few" is the
-sampler LCM without guidance and with TAESD, for which the WebUI needs its file in models/VAE-taesd. SDXL and its refiner are
-the WebUI's own ("xl" and "refiner" in their names; small ones suffice), and compute in f32, because small untrained ones
-magnify the rounding. Before a part's seconds count, each picture is compared with PyTorch's, and a state that returns must give
-the same picture. A return compiles nothing: else the benchmark fails. Networks beside the model are left out of that, an
-upscaler and TAESD: when such a one is compiled is told by its seconds in PyTorch, so a fast one is compiled late; it is once.
+weights are random, too, unless ``--upscaler`` names a file. The part "few" is the sampler LCM without guidance and with TAESD,
+for which the WebUI needs its file in models/VAE-taesd. SDXL and its refiner are the WebUI's own ("xl" and "refiner" in their
+names; small ones suffice), and compute in f32, because small untrained ones magnify the rounding. Before a part's seconds
+count, each picture is compared with PyTorch's, and a state that returns must give the same picture. A return compiles nothing:
+else the benchmark fails. Networks beside the model are left out of that, an upscaler and TAESD: when such a one is compiled is
+told by its seconds in PyTorch, so a fast one is compiled late; it is once.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _versions(run: Run) -> str:
 def _command(run: Run) -> list[str]:
     """The arguments that repeat a run."""
     arguments = list(run.arguments)
-    for files in {"--out", "--grid", "--upscaler"} & {*arguments}:
+    for files in {"--out", "--grid"} & {*arguments}:
         del arguments[(place := arguments.index(files)) : place + 2]
     return [run.benchmark.partition("-")[0], *arguments]
 

@@ -84,6 +84,11 @@ class _Mark:
         return self
 
 
+def has_patches(module: torch.nn.Module) -> bool:
+    """Whether a replacement made by this module stands on a module now, in the place of its forward or below a hook."""
+    return _Mark.NAME in vars(module)
+
+
 #: By its number, each replacement that lives, which Dynamo names by that.
 _REPLACEMENTS: weakref.WeakValueDictionary[int, _Replacement] = weakref.WeakValueDictionary()
 _numbers = itertools.count()

@@ -13,7 +13,7 @@ import torch
 
 from ov_backend.core import devices
 from ov_backend.core.errors import OVBackendError, PatchError, SettingsError, short_repr
-from ov_backend.core.patching import Patch, Unshadow, is_patched, patch_forward
+from ov_backend.core.patching import Patch, Unshadow, has_patches, patch_forward
 from ov_backend.core.settings import Settings, check_names
 from ov_backend.engine.blocks.below_hooks import CellPatch, place_below
 from ov_backend.engine.blocks.hooked_network import HookedNetwork
@@ -292,7 +292,7 @@ def _once(networks: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]
 
 def _is_elsewhere(module: torch.nn.Module) -> bool:
     """Whether another accelerator has a network."""
-    return is_patched(vars(uncompiled(module)).get("forward"))
+    return has_patches(uncompiled(module))
 
 
 def _not_elsewhere(networks: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:

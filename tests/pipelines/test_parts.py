@@ -63,10 +63,14 @@ def test_parts_that_a_pipeline_gets_later_run_in_openvino_and_those_it_had_are_r
     assert all("forward" not in vars(part) for part in (first, second, third))
 
 
+@pytest.mark.parametrize("hooked", [False, True])
 def test_a_part_of_two_pipelines_stays_with_the_first_accelerator_while_that_has_it(
-    strict: Strict, caplog: pytest.LogCaptureFixture
+    hooked: bool, strict: Strict, caplog: pytest.LogCaptureFixture
 ) -> None:
     shared, own, tokens = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.ones(1, 2)
+    if hooked:
+        hooks = pytest.importorskip("accelerate.hooks")
+        hooks.add_hook_to_module(shared, hooks.ModelHook())
     first, second = Steps(shared), Steps(own, shared)
     expected = second(tokens)
     with accelerate(second, strict(model_caching=False)) as alone:
@@ -81,7 +85,8 @@ def test_a_part_of_two_pipelines_stays_with_the_first_accelerator_while_that_has
         base.restore()
         torch.testing.assert_close(second(tokens), expected)
         assert accelerated.stats()["controlnet"]["calls"] == 1
-    assert not any("forward" in vars(part) for part in (shared, own))
+    assert "forward" not in vars(own)
+    assert ("forward" in vars(shared)) == hooked
 
 
 def test_the_decoder_of_a_module_is_none() -> None:

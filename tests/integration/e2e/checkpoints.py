@@ -2,8 +2,7 @@
 
 ``python -m tests.integration.e2e.checkpoints FOLDER`` writes them into the folders of a WebUI, and changes the few sizes that the
 WebUI fixes: of the VAE, of the larger text encoders, and how deep SDXL's transformers are and how large Flux is. The WebUI is
-of no other use afterwards. Weights in few bits need Forge's own packages: ``forge_few_bits.py``. For AUTOMATIC1111's WebUI
-``demo_variants.py`` writes files.
+of no other use afterwards. Weights in few bits: ``forge_few_bits.py``. For AUTOMATIC1111's WebUI: ``demo_variants.py``.
 """
 
 from __future__ import annotations
