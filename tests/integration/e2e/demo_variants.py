@@ -87,7 +87,7 @@ def sgm_config(folder: Path, name: str, demo: Config, context: int, vector: int)
     sizes = ("model_channels", "attention_resolutions", "num_res_blocks", "channel_mult", "num_heads")
     network = params["network_config"]["params"]
     network |= {each: own["unet_config"]["params"][each] for each in sizes}
-    network |= {"adm_in_channels": vector, "context_dim": context, "transformer_depth": 1, "num_head_channels": -1}
+    network |= {"adm_in_channels": vector, "context_dim": context, "transformer_depth": 1, "num_head_channels": 32}
     network |= {"use_linear_in_transformer": False, "use_checkpoint": False, "spatial_transformer_attn_type": "softmax"}
     params["first_stage_config"]["params"]["ddconfig"] = own["first_stage_config"]["params"]["ddconfig"]
     for embedder in params["conditioner_config"]["params"]["emb_models"]:
