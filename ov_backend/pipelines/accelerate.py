@@ -65,7 +65,7 @@ class Accelerated:
         try:
             for name, module in modules.items():
                 self._patches[name] = module, self._patch(name, module)
-            if not isinstance(target, (Mapping, torch.nn.Module)) and callable(target):
+            if not isinstance(target, (Mapping, torch.nn.Module)) and callable(target) and hasattr(target, "__dict__"):
                 self._listener = Listener(target, self._run)
         except OVBackendError:
             self.restore()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,23 +27,34 @@ _IGNORED = frozenset({"num_inference_steps", "output_type", "return_dict", "gene
 
 
 class Listener:
-    """Enters ``around(request)`` around every call of a pipeline, until :meth:`undo`.
+    """Enters ``around(request)`` around every call of a pipeline, until :meth:`undo`. Only the pipeline keeps it.
 
     Args:
         pipe: the pipeline.
         around: see above.
     """
 
-    #: The patch of each class, and its listeners by the id of their pipelines.
-    _classes: dict[type, tuple[Patch, dict[int, Listener]]] = {}
+    #: The attribute of a pipeline that holds its listener.
+    NAME = "_ov_backend_listener"
+    #: The patch of each class, and the listeners to its pipelines that live.
+    _classes: dict[type, tuple[Patch, weakref.WeakSet[Listener]]] = {}
 
     def __init__(self, pipe: Any, around: Around) -> None:
         self._pipe, self._around = pipe, around
         cls = self._class = type(pipe)  # a program may give the pipeline another
         if cls not in self._classes:
-            listeners: dict[int, Listener] = {}
+            listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
             self._classes[cls] = Patch(cls, "__call__", lambda original: _replacement(original, listeners)), listeners
-        self._classes[cls][1][id(pipe)] = self
+        self._classes[cls][1].add(self)
+        vars(pipe)[self.NAME] = self
+
+    def __reduce__(self) -> Any:
+        """Nobody listens to a copy of the pipeline."""
+        return type(None), ()
+
+    def listens_to(self, pipe: Any) -> bool:
+        """Whether this is its pipeline, and not a shallow copy of that."""
+        return self._pipe is pipe
 
     def call(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the pipeline."""
@@ -52,17 +64,20 @@ class Listener:
     def undo(self) -> None:
         """Listen no more."""
         patch, listeners = self._classes[self._class]
-        if listeners.get(id(self._pipe)) is self:
-            del listeners[id(self._pipe)]
+        listeners.discard(self)
+        if vars(self._pipe).get(self.NAME) is self:
+            del vars(self._pipe)[self.NAME]
         if not listeners:
             patch.undo()
             del self._classes[self._class]
 
 
-def _replacement(original: Callable[..., Any], listeners: Mapping[int, Listener]) -> Callable[..., Any]:
+def _replacement(original: Callable[..., Any], listeners: weakref.WeakSet[Listener]) -> Callable[..., Any]:
     def call(pipe: Any, *args: Any, **kwargs: Any) -> Any:
-        listener = listeners.get(id(pipe))
-        return original(pipe, *args, **kwargs) if listener is None else listener.call(original, args, kwargs)
+        listener = vars(pipe).get(Listener.NAME)
+        if listener not in listeners or not listener.listens_to(pipe):  # a class that this one is derived from, or a copy
+            return original(pipe, *args, **kwargs)
+        return listener.call(original, args, kwargs)
 
     return call
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +82,26 @@ def test_a_pipelines_class_is_as_it_was_when_nobody_listens() -> None:
     assert heard[1:] == ["other"]
     second.undo()
     assert cls.__call__ is original
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy], ids=["shallow", "deep"])
+def test_nobody_listens_to_a_copy_of_a_pipeline(copied: Callable[[Any], Any]) -> None:
+    pipe, heard = tiny("sd", shallow=True), list[str]()
+
+    def around(request: str) -> Any:
+        heard.append(request)
+        return contextlib.nullcontext()
+
+    listener = Listener(pipe, around)
+    picture(copied(pipe))
+    assert not heard
+    derived = type("Derived", (type(pipe),), {})(**pipe.components, requires_safety_checker=False)
+    derived.set_progress_bar_config(disable=True)
+    other = Listener(derived, around)
+    picture(derived)
+    assert len(heard) == 1
+    other.undo()
+    listener.undo()
 
 
 def test_a_pipeline_that_got_another_class_is_restored(strict: Strict) -> None:

@@ -19,6 +19,8 @@ Table = Mapping[Any, Callable[..., Any]]
 _BY_STRIDES = frozenset({_aten.diagonal.default, _aten.unfold.default})
 #: Operators whose decomposition asks for a sign bit, which has the dtype of its input in a trace, and is a boolean when it runs.
 _BOOLEAN = frozenset({_aten.signbit.default, _aten.copysign.Tensor, _aten.copysign.Scalar})
+#: Operators whose decomposition by PyTorch is wrong: this one's reads labels behind the first negative one, which ends them.
+_WRONG = frozenset({_aten.multilabel_margin_loss_forward.default})
 #: Numbers from here on are rounded to infinity.
 _INFINITE_IN_FLOAT16 = 65520.0
 _FLOAT16 = torch.finfo(torch.float16)
@@ -262,8 +264,8 @@ def selected(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
 
 
 def available(operators: Iterable[Any]) -> Table:
-    """PyTorch's decompositions of operators, without those that have none, read a tensor by its strides or have another dtype."""
-    left_out = _BY_STRIDES | _BOOLEAN
+    """PyTorch's decompositions of operators, without those that read strides, have another dtype or are wrong."""
+    left_out = _BY_STRIDES | _BOOLEAN | _WRONG
     return {op: decomposition_table[op] for op in operators if op in decomposition_table and op not in left_out}
 
 

@@ -186,6 +186,16 @@ def _far(node: Node) -> bool:
     return any(isinstance(shift, int) and abs(shift) >= 1 << 31 for shift in ([shifts] if isinstance(shifts, int) else shifts))
 
 
+def _adds_where_true(node: Node) -> bool:
+    """Values are added at the places that a mask marks."""
+    indices = [each for each in argument(node, "indices") if isinstance(each, Node)]
+    return bool(argument(node, "accumulate", False)) and any(_is_mask(each) for each in indices)
+
+
+def _is_mask(node: Node) -> bool:
+    return node.meta["val"].dtype in (torch.bool, torch.uint8)
+
+
 def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
@@ -299,6 +309,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(("grid_sampler_2d", "grid_sampler"), _nearest, "OpenVINO rounds positions between two pixels otherwise"),
     Fault(("roll",), _far, "OpenVINO cuts the number of places off"),
     Fault(("rot90",), _ALWAYS, "OpenVINO does not write the whole result"),
+    Fault(("index_put", "_unsafe_index_put"), _adds_where_true, "OpenVINO writes what is to be added where a mask is true"),
     Fault((), _beyond_float16, "computes with a number that float16 does not hold"),
 )
 _OF_ALL = tuple(fault for fault in FAULTS if not fault.operators)

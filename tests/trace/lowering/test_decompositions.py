@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._decomp import decomposition_table
 
 import ov_backend
 from ov_backend.core.errors import SettingsError
@@ -247,6 +248,14 @@ def test_the_users_choice_precedes_ours_and_ours_precedes_pytorchs() -> None:
     assert decompositions(("aten.std_mean",))[aten.std_mean.correction] is selected(("aten.std_mean",))[aten.std_mean.correction]
 
 
+def test_a_decomposition_of_pytorch_that_is_wrong_is_not_used() -> None:
+    """The entry can go when this fails: the labels 3 and 2 stand behind the end."""
+    x, labels = torch.tensor([[0.3, -0.2, 0.9, 0.1, 0.4]]), torch.tensor([[0, 1, -1, 3, 2]])
+    loss = aten.multilabel_margin_loss_forward.default
+    assert not torch.allclose(decomposition_table[loss](x, labels, 0)[0], loss(x, labels, 0)[0])
+    assert not available([loss])
+
+
 @pytest.mark.parametrize("number", [1e-9, 1e-40, 70000.0, 1e30, torch.tensor(1e-9), torch.tensor(0.5)], ids=str)
 def test_products_and_quotients_of_float16_with_a_number_that_it_cannot_hold(number: Any) -> None:
     x = torch.tensor([0.0, 1.0, 60000.0, math.inf], dtype=torch.float16)
@@ -336,4 +345,3 @@ def test_the_loss_of_a_right_answer_keeps_its_digits() -> None:
     x = torch.tensor([sign * size for size in (0.01, 1, 5, 9, 10.9, 12, 14) for sign in (1, -1)])
     (result,) = in_openvino(loss, x)
     torch.testing.assert_close(result, loss(x), rtol=1e-3, atol=1e-6)
-

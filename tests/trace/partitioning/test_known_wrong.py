@@ -44,6 +44,10 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: traced(lambda x: F.grid_sample(x, x.new_zeros(1, 3, 3, 2), "bilinear", align_corners=False), x),
     ),
     "roll": (lambda: traced(lambda x: x.roll(1 << 33, 2), x), lambda: traced(lambda x: x.roll(-(1 << 30), 2), x)),
+    "index_put": (
+        lambda: traced(lambda x: x.index_put((x > 0,), torch.tensor(1.0), accumulate=True), x),
+        lambda: traced(lambda x: x.index_put((x > 0,), torch.tensor(1.0)), x),
+    ),
     "repeat": (
         lambda: traced(lambda x: aten.repeat(x, []), torch.tensor(1.0)),
         lambda: traced(lambda x: aten.repeat(x, [2]), torch.tensor(1.0)),
