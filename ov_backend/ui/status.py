@@ -138,7 +138,7 @@ class Status:
                 if error and run.shares.get("other") == 1:  # refused before anything was computed: nothing to divide
                     run.shares = {}
                 run.ended, run.error, run.ledger, run.part = now, error, Ledger(None), ""
-                self._messages_of_ended_run = list(self._messages)
+            self._messages_of_ended_run = list(self._messages)  # also of one that was refused, and so never began
         self._notify()
 
     @contextlib.contextmanager

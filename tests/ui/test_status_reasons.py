@@ -35,6 +35,11 @@ def test_messages_are_shown_until_the_next_generation() -> None:
     status.add_message("before the second")
     status.begin("two")
     assert messages() == ["before the second"]
+    status.end()
+    status.add_message("of one that is refused before it begins")
+    status.end()
+    status.begin("four")
+    assert messages() == []
 
 
 def test_a_fallback_is_shown_with_its_reason(strict: Callable[..., Settings]) -> None:

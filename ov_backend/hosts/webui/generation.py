@@ -79,6 +79,8 @@ class Generation:
             session.configure(self.choices)
         except OVBackendError as error:
             self._warn(f"OpenVINO is not used: {error}")
+            if self._is_reported:
+                session.status.end()
             return self
         session.begin()
         session.begin_run("vae", "text_encoder")

@@ -177,11 +177,16 @@ def test_an_interruption_while_compiling_ends_the_sampling(host: SimpleNamespace
 
 @pytest.mark.parametrize("values", [["GPU.7"], ["NPU", "f32"]], ids=str)
 def test_a_device_that_is_not_there_leaves_the_picture_to_pytorch(values: list[Any], host: SimpleNamespace) -> None:
+    from ov_backend.hosts.webui.session import session
+
     off = host.processing.generate(prompt="a cat")
     on = host.processing.generate(TITLE, [*values, *arguments()[len(values) :]], prompt="a cat")
     assert largest_difference(off, on) == 0
     assert values[0] in on.comments
     assert "OpenVINO is not used" in on.comments
+    assert any(values[0] in message for message in session.status.snapshot()["messages"])
+    host.processing.generate(TITLE, arguments(), prompt="a cat")
+    assert not any("OpenVINO is not used" in message for message in session.status.snapshot()["messages"])
 
 
 def test_the_field_of_a_picture_restores_the_choices(host: SimpleNamespace) -> None:
