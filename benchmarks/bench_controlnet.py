@@ -26,7 +26,8 @@ from benchmarks.command import parser_of, run_child, show, write_line, write_res
 from benchmarks.memory import Peak, resident
 from benchmarks.networks import TOLERANCE, seconds_of, unet, without_zeros
 from ov_backend import Settings
-from ov_backend.engine.blocks.blocks import Blockwise, patch_calls
+from ov_backend.engine.blocks.blocks import Blockwise
+from ov_backend.engine.blocks.patched_calls import patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
 
 WAYS = {"eager": "PyTorch eager f32", "blocks": "OpenVINO by blocks", "whole": "OpenVINO, UNet whole"}

@@ -22,12 +22,12 @@ from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.ahead.guess import Guess
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Refusals, Superseded
 from ov_backend.engine.resources import Resources
+from ov_backend.engine.room import Room
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
-from ov_backend.memory import available as memory
-from ov_backend.memory.pressure import enough_mappings, relieve_mappings
+from ov_backend.memory.pressure import relieve_mappings
 from ov_backend.model import compiler
 from ov_backend.model.conversion.model import WeightlessModel
 from ov_backend.model.runtime.program import CompiledProgram, Program
@@ -36,13 +36,6 @@ from ov_backend.store.store import open_blobs
 from ov_backend.trace.capture.trace import Captured
 
 log = logging.getLogger(__name__)
-
-#: What a compiled graph takes of its weights' size in float32, in a half precision and in f32.
-_LEFT_HALF, _LEFT_F32 = 0.57, 1.0
-#: What a compile that no call waits for may need of that at its peak.
-_PEAK = 2.0
-#: How many times as much is to be free before a compile; it takes no more at its peak, but its first call needs memory too.
-_ROOM = 1.5
 
 
 @dataclass
@@ -80,6 +73,11 @@ class CompileJob:
     #: What is compiled beside the trace, and the key that this will have.
     _guess: Guess | None = None
     _guessed_key: CompiledKey | None = None
+
+    @property
+    def room(self) -> Room:
+        """The memory for what the request asks for now."""
+        return Room(self.resources, self.request)
 
     def run(self) -> CompiledEntry:
         """Compile.
@@ -212,11 +210,11 @@ class CompileJob:
         if not (text and self.for_call and self._guess is None) or resources.is_compiled(key) or key in resources.ahead:
             return
         resources.evict_dead()
-        if self.fits_beside():
+        if self.room.is_beside():
             job = replace(self, request=request, _guess=None)
             load = partial(job.load, is_guessed=True)
             with contextlib.suppress(RuntimeError):  # the process may begin no more threads: the compile comes after the trace
-                self._guess = Guess(load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
+                self._guess = Guess(load, lambda program, bound: job.room.measured(lambda: job.compile(program, bound)))
                 self._guessed_key = key
 
     def _known(self) -> Program | None:
@@ -248,12 +246,12 @@ class CompileJob:
 
     def _compile(self, program: Program) -> tuple[CompiledEntry, int]:
         self._report("compile")
-        garbage.collect(short=memory.available_memory() < self._needed())
+        garbage.collect(short=self.room.is_short())
         self.resources.evict_dead()
         try:
             with self.resources.compiling(self.request.weights):
-                self._make_room()
-                compiled, size = self.measured(lambda: self._with_all_memory(program))
+                self.room.make(self.context.name)
+                compiled, size = self.room.measured(lambda: self.room.with_all(lambda: self.compile(program)))
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
             pass_on_signals(error)
             kind = OVBackendError if devices.accepts_properties(self.request.settings) else DeviceError
@@ -261,17 +259,6 @@ class CompileJob:
             self.context.refusals.add(self.request.compiled_key, refused)
             raise refused from error
         return self.entry(compiled), size
-
-    def _make_room(self) -> None:
-        """Evict other compiled graphs where the machine has less memory free than this one will take."""
-        if evicted := self.resources.compiled.make_room(self._needed()):
-            text = "%s: little memory is free, so %d of the compiled networks were evicted; they are compiled again when needed"
-            log.warning(text, self.context.name, evicted)
-
-    def _needed(self) -> int:
-        """The bytes that a compile takes, at most."""
-        left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
-        return int(_ROOM * left * self.float_bytes())
 
     def entry(self, compiled: CompiledProgram) -> CompiledEntry:
         """The result of a compile, which is counted."""
@@ -292,37 +279,6 @@ class CompileJob:
             address=request.compiled_key.address,
             state=(request.compiled_key.weights, request.text, request.state.host),
         )
-
-    def measured(self, make: Callable[[], CompiledProgram]) -> tuple[CompiledProgram, int]:
-        """A compiled program and its size; bounded by that of the weights where something else was compiled meanwhile."""
-        ahead = self.resources.ahead
-        overlaps, before = ahead.running, ahead.changes
-        compiled, size = memory.measured(make)
-        if overlaps or ahead.changes != before:
-            largest = 2 * self.float_bytes()
-            size = min(max(size, largest // 4), largest)
-        return compiled, size
-
-    def fits_beside(self) -> bool:
-        """Whether the compiled form fits into the memory budget beside the others, and into the machine's memory."""
-        weights, compiled, low_memory = self.float_bytes(), self.resources.compiled, self.resources.low_memory
-        if low_memory.is_wanted(self.request.settings, sum(tensor.nbytes for tensor in self.request.weights.values())):
-            return False  # weights are offloaded meanwhile, one network after another
-        fits = compiled.bytes + _LEFT_F32 * weights <= compiled.budget and _PEAK * weights <= memory.available_memory()
-        return fits and enough_mappings()
-
-    def float_bytes(self) -> int:
-        """What the weights take in float32."""
-        return sum(4 * tensor.numel() for tensor in self.request.weights.values())
-
-    def _with_all_memory(self, program: Program) -> CompiledProgram:
-        """Compile; if that fails, perhaps for lack of memory, evict every other compiled graph and try once more."""
-        try:
-            return self.compile(program)
-        except (MemoryError, RuntimeError):
-            if not self.resources.compiled.evict(lambda key, entry: True):
-                raise
-            return self.compile(program)
 
     def compile(self, program: Program, bound: Callable[[], object] = bool) -> CompiledProgram:
         """Bind the request's weights and compile; ``bound()`` is called in between."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +12,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ov_backend.core.errors import CaptureError
+from ov_backend.core import devices
+from ov_backend.core.errors import CaptureError, OVBackendError
 from ov_backend.engine.request import CompileRequest, Superseded
 from ov_backend.guards.code import CodeGuard
 from ov_backend.trace.capture.forward import Reach
@@ -58,9 +60,16 @@ def foreign_mode() -> str:
     return ""
 
 
-def derives_forward() -> bool:
-    """Whether ``torch.autograd.forward_ad`` computes derivatives now, beside the results."""
-    return forward_ad._current_level >= 0
+def check_derivatives() -> None:
+    """Raise where ``torch.autograd.forward_ad`` computes derivatives now, beside the results."""
+    if forward_ad._current_level >= 0:
+        raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
+
+
+def check_process(pid: int) -> None:
+    """Raise in a process that was forked from the one of this number, or after OpenVINO had computed."""
+    if os.getpid() != pid or devices.lacks_threads():
+        raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
 
 
 def has_finite_inputs(tensors: Sequence[torch.Tensor]) -> bool:

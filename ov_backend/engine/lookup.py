@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from ov_backend.core import devices
 from ov_backend.core.errors import CaptureError, OVBackendError
-from ov_backend.core.settings import Settings
 from ov_backend.core.tensors import FROM_NAME
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.int8.low_precision import LowPrecision
 from ov_backend.engine.known_texts import LastStates
+from ov_backend.engine.overflowed import Overflowed
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, State, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
@@ -56,10 +55,8 @@ class Lookup:
         self.guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
         self._kinds: dict[Hashable, str] = {}
         self._last, self._number = LastStates(), number_of(module)
-        #: Digests of weights that overflowed in a lower precision.
-        self._in_f32: set[str] = set()
-        #: Whether any weights compute in f32; a network says so for all its blocks.
-        self.in_f32: Callable[[], bool] = bool
+        #: Which weights compute in f32, though the settings name a lower precision.
+        self.overflowed = Overflowed(resources, name, statistics)
         #: The fingerprints of the code since the last answer from OpenVINO.
         self._unanswered: set[str] = set()
 
@@ -75,7 +72,7 @@ class Lookup:
     def clear(self) -> None:
         """Forget the state of weights and code."""
         with self.lock:
-            self._in_f32.clear()
+            self.overflowed.clear()
             self._unanswered.clear()
             self.guards.clear()
             self._last.clear()
@@ -249,12 +246,7 @@ class Lookup:
         self._last.note(request.guard, request.state)
 
     def _form(self, guard: Guard) -> Form:
-        return self.low_precision.form(self._settings(guard.weights.digest), guard.weights)
-
-    def _settings(self, digest: str) -> Settings:
-        """The engine's settings, with precision f32 for weights that overflowed in a lower one, and where that was chosen."""
-        settings = self._resources.settings
-        return settings.in_f32() if digest in self._in_f32 or self.in_f32() else settings
+        return self.low_precision.form(self.overflowed.settings(guard.weights.digest), guard.weights)
 
     def note_change(self, request: CompileRequest, code: CodeGuard, unseen: bool) -> None:
         """Take note that the trace of a request has changed something, see :meth:`Guards.note_change`."""
@@ -295,19 +287,6 @@ class Lookup:
         weights = request.guard.weights
         with self.lock:
             return request.generation == weights.generation and weights.marks() == marks and weights.is_unchanged()
-
-    def is_raised(self, digest: str) -> bool:
-        """Whether these weights compute in f32, as :meth:`raise_precision` has said."""
-        return digest in self._in_f32
-
-    def raise_precision(self, digest: str) -> bool:
-        """Compute in f32 from now on with these weights; False if that is so already."""
-        settings = self._settings(digest)
-        if settings.precision == "f32" or digest in self._in_f32:
-            return False
-        self._in_f32.add(digest)
-        self._statistics.correct(self._name, f"not finite in {devices.resolved_precision(settings)}, computed again in f32")
-        return True
 
 
 def remember(known: dict[Any, Any], key: Hashable, value: object) -> None:

@@ -11,10 +11,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.core import devices
 from ov_backend.core.errors import (
-    CaptureError,
-    DeviceError,
     Interrupted,
     NothingToCompute,
     OVBackendError,
@@ -27,7 +24,7 @@ from ov_backend.engine import worker
 from ov_backend.engine.ahead import warmup
 from ov_backend.engine.ahead.history import kind_of
 from ov_backend.engine.capturing import Capturing
-from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
+from ov_backend.engine.conditions import check_derivatives, check_modes, check_process, has_finite_inputs, is_finite
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.int8.low_precision import LowPrecision
 from ov_backend.engine.int8.precision import Precision
@@ -81,8 +78,6 @@ class Network:
         self._preparing = Preparing(resources, name, self._lookup, capturing, self.statistics)
         #: What jobs get; its group are the compiled graphs that are evicted together with this network's, where there are more.
         self.context = self._preparing.context
-        #: Graphs that cannot be compiled; these are not tried again.
-        self.refusals = self.context.refusals
         self._binder = Binder(forward)
         self._pid = os.getpid()
 
@@ -107,12 +102,10 @@ class Network:
             return result
         except Interrupted:
             raise
-        except OVBackendError as error:
-            failed = error
         except Exception as error:
             if not is_failure(error):
                 raise
-            log.debug("%s failed", self.name, exc_info=True)
+            log.debug("%s failed", self.name, exc_info=not isinstance(error, OVBackendError))
             failed = as_failure(error)
         try:  # after the handlers: within them the forward would find an error that is being handled
             if isinstance(failed, NothingToCompute):
@@ -135,12 +128,10 @@ class Network:
 
     def check_conditions(self) -> None:
         """Raise for what no call can be answered under at the moment, whatever the network."""
-        if os.getpid() != self._pid or devices.lacks_threads():
-            raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
+        check_process(self._pid)
         if self.hooks.watched:
             check_modes(self.module)
-        if derives_forward():
-            raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
+        check_derivatives()
 
     def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.check_conditions()
@@ -156,24 +147,19 @@ class Network:
             self.low_precision.count(entry, call, outputs)
         if not entry.form and self.low_precision.comes_next(call):
             self.prepare_ahead(call.signature)
-        self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
+        self.statistics.in_f32 += entry.weights in self._lookup.overflowed
         self._note(call.signature)
         return entry.result(outputs)
 
     def _prepared(self, call: Call) -> tuple[Call, CompiledEntry]:
         """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""
-        for form in self._numbers.forms(call) if self.hooks.watched else ():
-            try:
-                entry = self.low_precision.entry_of(form)
-                self.seen.add(form.signature)
-                return form, entry
-            except (DeviceError, Interrupted):
-                raise
-            except OVBackendError as error:
-                log.debug("%s needs a graph for each number: %s", self.name, error)
-        self.seen.add(call.signature)
-        self._numbers.admit(call.signature)
-        return call, self.low_precision.entry_of(call)
+        entry_of = self.low_precision.entry_of
+        found = self._numbers.answered(call, entry_of) if self.hooks.watched else None
+        form = call if found is None else found[0]
+        self.seen.add(form.signature)
+        if found is None:
+            self._numbers.admit(call.signature)
+        return found or (call, entry_of(call))
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Bind the arguments to the forward's parameters, and separate tensors from other values."""
@@ -233,15 +219,9 @@ class Network:
 
     def is_ready(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call like this one finds what it needs compiled."""
-        try:
+        with contextlib.suppress(TypeError):  # the arguments do not fit
             return self.is_prepared(self.hooks.generalize(self._binder(args, kwargs)).signature)
-        except TypeError:  # the arguments do not fit
-            return False
-
-    def make_recipe_ahead(self) -> None:
-        """Begin to compile and to try in the background what the next picture needs in int8, if enough calls were observed."""
-        if not warmup.active():
-            self.low_precision.make_ahead(self.prepare_ahead)
+        return False
 
     @functools.cached_property
     def kind(self) -> str:
@@ -255,7 +235,7 @@ class Network:
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""
         with self._lookup.lock:
-            self.refusals.clear()
+            self.context.refusals.clear()
             self._numbers.clear()
             self._lookup.clear()
             self._preparing.clear()
@@ -277,13 +257,13 @@ class Network:
     def end_run(self, completed: bool) -> None:
         """The host's run of calls is over; if it was not completed, a picture was interrupted, or failed."""
         if completed:
-            self.make_recipe_ahead()
+            self.low_precision.make_ahead(self.prepare_ahead)
         self.precision.end_run(completed)
 
     def leave(self) -> None:
         """A picture is decoded; if no host says when one is over, this is its end. In a host's run it may be a preview."""
         if not self.precision.pictures.told:
-            self.make_recipe_ahead()
+            self.low_precision.make_ahead(self.prepare_ahead)
 
     def release(self) -> None:
         """Release weights that the module no longer uses."""
@@ -309,7 +289,7 @@ class Network:
             if is_finite(outputs):
                 self.statistics.correct(self.name, "not finite in int8, computed again in the device's own precision")
                 return outputs
-        if self._lookup.raise_precision(entry.weights):
+        if self._lookup.overflowed.add(entry.weights):
             return self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         return outputs
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ov_backend.core.errors import OVBackendError, pass_on_signals
+from ov_backend.core.errors import DeviceError, Interrupted, OVBackendError, pass_on_signals
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.lookup import remember
+from ov_backend.engine.request import CompiledEntry
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.trace.capture.forward import Reach
 from ov_backend.trace.capture.number_inputs import NumberInputs
 from ov_backend.trace.capture.trace import Captured
+
+log = logging.getLogger(__name__)
 
 #: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
 _MAX_STATICS = 8
@@ -79,6 +83,17 @@ class NumberArguments:
                     break
                 yield general
                 kind.is_refused = len(kind.numbers.inputs) == known  # else the trace has found out what it takes
+
+    def answered(self, call: Call, entry_of: Callable[[Call], CompiledEntry]) -> tuple[Call, CompiledEntry] | None:
+        """A call with its numbers as inputs, and its graph; None where each number needs a graph of its own."""
+        for form in self.forms(call):
+            try:
+                return form, entry_of(form)
+            except (DeviceError, Interrupted):
+                raise
+            except OVBackendError as error:
+                log.debug("A graph is needed for each number: %s", error)
+        return None
 
     def admit(self, signature: Signature) -> None:
         """Take note of a call that needs a graph for its values that are no tensors; raises where these change too often."""

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from ov_backend.core.errors import CaptureError
-from ov_backend.guards.describe import is_of_package
 from ov_backend.guards.traced_code import TracedCode, own_code
+from ov_backend.guards.versions import is_of_package
 from ov_backend.guards.walk import Walk
 from ov_backend.guards.watch import LooseTensor
 from ov_backend.guards.weights import Checksums, WeightsGuard

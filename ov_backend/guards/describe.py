@@ -20,8 +20,6 @@ import pickle
 import queue
 import random
 import re
-import sys
-import sysconfig
 import threading
 import types
 import typing
@@ -34,16 +32,8 @@ import numpy as np
 import torch
 
 from ov_backend.core.errors import pass_on_signals
+from ov_backend.guards.versions import HEAP_TYPE, is_installed, is_of_package
 
-#: Packages whose code is identified by their version, not by their bytecode.
-VERSIONED = (
-    *("torch", "torchgen", "numpy", "openvino", "einops", "sympy", "mpmath", "packaging", "typing_extensions", "safetensors"),
-    *("psutil", "PIL", "tqdm", "requests", "filelock", "regex", "tokenizers", "yaml"),
-)
-#: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
-_REPORTING = ("huggingface_hub", "transformers.utils.hub", "diffusers.utils.hub_utils")
-#: Where Python's own modules lie.
-_STANDARD = (sysconfig.get_path("stdlib"), sys.base_prefix)
 SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 #: What torch keeps on every module: tables that are walked by themselves, and hooks of gradients and state dicts.
@@ -128,8 +118,6 @@ SPECIAL_CODE = frozenset(
 )
 #: In the place of a value that is not there.
 UNSET = object()
-#: Of classes that are no part of the interpreter.
-HEAP_TYPE = 1 << 9
 #: An object that is forgotten gets another number, and what was traced for it is traced again.
 _MAX_OBJECTS = 1 << 16
 
@@ -144,47 +132,6 @@ OF_FIELDS = frozenset({"fields", "asdict", "astuple", "replace"})
 def is_called_unnamed(name: str) -> bool:
     """Whether a member is called by operators and statements, which do not name it."""
     return name.startswith("__") and name.endswith("__") and name not in NO_CODE
-
-
-def module_of(function: types.FunctionType) -> str:
-    """The Python module in which a function was written; what ``functools.wraps`` copied onto it does not count."""
-    return str(function.__globals__.get("__name__", ""))
-
-
-def versioned(module: Any) -> bool:
-    """Whether a Python module belongs to a package that is known by its version."""
-    if not isinstance(module, str):  # a class may say anything there
-        return False
-    top = module.partition(".")[0]
-    return top in VERSIONED or (top in sys.stdlib_module_names and _is_standard(module)) or module.startswith(_REPORTING)
-
-
-def is_of_package(cls: type) -> bool:
-    """Whether a class belongs to a package that is known by its version.
-
-    A class that a program makes with ``types.new_class`` or ``dataclasses.make_dataclass`` names Python's own module.
-    """
-    module = cls.__module__
-    if not versioned(module) or module.partition(".")[0] not in sys.stdlib_module_names or not cls.__flags__ & HEAP_TYPE:
-        return versioned(module)
-    return attribute_or_none(sys.modules.get(module), cls.__name__) is cls or "." in cls.__qualname__
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_standard(name: str) -> bool:
-    """Whether a module is the standard library's, and not a user's own of the same name."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if file is None:
-        return True
-    path = pathlib.Path(file)
-    return any(map(path.is_relative_to, _STANDARD)) and not {"site-packages", "dist-packages"}.intersection(path.parts)
-
-
-@functools.lru_cache(maxsize=1024)
-def is_installed(name: str) -> bool:
-    """Whether a module is a part of Python or of an installed package, and no code of the program itself."""
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return versioned(name) or not {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
 
 
 @functools.lru_cache(maxsize=16384)

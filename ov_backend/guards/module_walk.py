@@ -22,14 +22,13 @@ from ov_backend.guards.describe import (
     QUIET_TABLES,
     SAVES_STATE,
     asks_for_gradients,
-    module_of,
     number_of,
     own_member,
-    versioned,
 )
 from ov_backend.guards.names import NameWalk
 from ov_backend.guards.packages import is_put_there
 from ov_backend.guards.traced_code import TracedCode
+from ov_backend.guards.versions import module_of, versioned
 
 #: What stands in modules of torch, and the names of their operators.
 _OPERATORS: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (

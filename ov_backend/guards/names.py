@@ -28,14 +28,13 @@ from ov_backend.guards.describe import (
     attribute_or,
     attribute_or_none,
     content_of,
-    module_of,
     number_of,
-    versioned,
 )
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import is_of_thread, query_of
 from ov_backend.guards.reads import chains_of, imports_of, names_in
 from ov_backend.guards.values import SHOWN, ValueWalk
+from ov_backend.guards.versions import module_of, versioned
 
 #: How deep values may lie in each other before the interpreter's stack is too small.
 _MAX_DEPTH = 50

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.guards.describe import BUILTINS, SCALARS, TORCH_VALUES, is_of_package
+from ov_backend.guards.describe import BUILTINS, SCALARS, TORCH_VALUES
+from ov_backend.guards.versions import is_of_package
 
 #: The most items of a package's container that is described by value; longer ones are registries.
 _PLAIN_ITEMS = 4096

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ov_backend.core.errors import CaptureError
-from ov_backend.guards.describe import HEAP_TYPE, module_of
+from ov_backend.guards.versions import HEAP_TYPE, module_of
 
 Spec = dict[str, Any]
 #: Containers of Python and torch, and the libraries whose classes of results derive from them.

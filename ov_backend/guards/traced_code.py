@@ -7,8 +7,8 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ov_backend.guards.describe import versioned
 from ov_backend.guards.reads import READERS, asks_for_class, members_read_by, names_in, operations_of, reads_unnamed
+from ov_backend.guards.versions import versioned
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]

@@ -37,7 +37,6 @@ from ov_backend.guards.describe import (
     attribute_or,
     attribute_or_none,
     held_by,
-    is_of_package,
     item_or_none,
     keeps_state,
     number_of,
@@ -49,6 +48,7 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
+from ov_backend.guards.versions import is_of_package
 from ov_backend.guards.watch import ShownItems
 
 _PLAIN = frozenset({*SCALARS, range})
@@ -184,10 +184,10 @@ class ValueWalk(Notes):
             self._own_attributes(value, path)
         if value.dtype.hasobject:
             self._opaque(value, path)
-            return
-        self._add("array", value.dtype, value.shape, array_digest(value))
-        self.watch.values.append(value)
-        self.watch.content(functools.partial(array_digest, value))
+        else:
+            self._add("array", value.dtype, value.shape, array_digest(value))
+            self.watch.values.append(value)
+            self.watch.content(functools.partial(array_digest, value))
 
     def _object(self, value: Any, path: str) -> None:
         self._add(type(value).__module__, type(value).__qualname__)
@@ -257,37 +257,30 @@ class ValueWalk(Notes):
             for name in ("func", "args", "kwds"):  # they are gone once it was entered
                 self.watch.attribute(value, name)
                 self._value(attribute_or_none(value, name), path)
-            generator: Any = value.gen
-            self._add(number_of(generator.gi_code))
-            return
-        if type(value) in (torch.no_grad, torch.enable_grad) and vars(value).keys() <= {"prev"}:
+            self._add(number_of(attribute_or_none(value.gen, "gi_code")))
+        elif type(value) in (torch.no_grad, torch.enable_grad) and vars(value).keys() <= {"prev"}:
             self.watch.length(vars(value))  # torch's decorator only copies it; "prev" is where its ``with`` keeps the mode before
-            return
-        if isinstance(value, (inspect.Signature, inspect.Parameter)):
+        elif isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._signature(value, path)
-            return
-        if isinstance(value, dataclasses.Field):
+        elif isinstance(value, dataclasses.Field):
             for name in ("name", "default", "default_factory", "metadata"):
                 self.watch.attribute(value, name)
                 self._value(getattr(value, name), f"{path}.{name}")
-            return
-        if bare or isinstance(value, (*GENERATORS, *STREAMS)) or keeps_state(value):
+        elif bare or isinstance(value, (*GENERATORS, *STREAMS)) or keeps_state(value):
             self._opaque(value, path)
-            return
-        if callable(value) and is_of_package(type(value)):  # functions of numpy are objects with attributes
-            self._add(attribute_or_none(value, "__name__"))
-        self._class(type(value))
-        self.watch.type_of(value)
-        self._own_attributes(value, path)
+        else:
+            if callable(value) and is_of_package(type(value)):  # functions of numpy are objects with attributes
+                self._add(attribute_or_none(value, "__name__"))
+            self._class(type(value))
+            self.watch.type_of(value)
+            self._own_attributes(value, path)
 
     def _own_attributes(self, value: Any, path: str) -> None:
         """What an object keeps in its slots and its ``__dict__``, which a class derived from a container has too."""
         slots = slots_of(type(value))
         if slots:
             self.watch.slotted.append(value)
-        for name in slots:
-            if not self._is_read(name):
-                continue
+        for name in filter(self._is_read, slots):
             content = attribute_or(value, name, UNSET)
             if content is UNSET:  # asking for it may raise any error
                 self.watch.content(functools.partial(attribute_or_none, value, name))

@@ -15,19 +15,7 @@ from typing import Any
 import torch
 
 from ov_backend.core.patching import reducer_of, unwrap
-from ov_backend.guards.describe import (
-    ENVIRONMENT,
-    MAKING,
-    NO_CODE,
-    OF_FIELDS,
-    SCALARS,
-    codes_of,
-    is_called_unnamed,
-    is_of_package,
-    module_of,
-    number_of,
-    versioned,
-)
+from ov_backend.guards.describe import ENVIRONMENT, MAKING, NO_CODE, OF_FIELDS, SCALARS, codes_of, is_called_unnamed, number_of
 from ov_backend.guards.module_walk import ModuleWalk, quiet_tables_read
 from ov_backend.guards.notes import is_ours
 from ov_backend.guards.packages import (
@@ -43,6 +31,7 @@ from ov_backend.guards.packages import (
 from ov_backend.guards.process_state import ARITHMETIC
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
+from ov_backend.guards.versions import is_of_package, module_of, versioned
 
 #: Code that names one of these may go through a module's weights in their order.
 _WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})

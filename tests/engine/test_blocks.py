@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine.blocks.blocks import Blockwise, call_block, patch_calls
+from ov_backend.engine.blocks.blocks import Blockwise
+from ov_backend.engine.blocks.patched_calls import call_block, patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
 from tests.helpers.by_blocks import Stepped, foreign_forward
 from tests.helpers.networks import CONTEXT, unet

@@ -229,7 +229,7 @@ def test_what_cannot_be_captured_is_tried_once(strict: Strict) -> None:
     assert next(asked) == 4, "traced once, run three times"
     assert sum(network.statistics.fallbacks.values()) == 3
     assert all("cannot be traced" in reason for reason in network.statistics.fallbacks)
-    assert all(error.__traceback__ is None for error in network.refusals.values())
+    assert all(error.__traceback__ is None for error in network.context.refusals.values())
     network.resources.clear()
     network(torch.ones(3))
     assert next(asked) == 7
@@ -243,4 +243,4 @@ def test_a_compile_that_fails_is_said_and_not_tried_at_every_call(strict: Strict
     assert network.statistics.fallbacks.total() == 3
     assert all("could not compile" in reason for reason in network.statistics.fallbacks)
     assert network.statistics.seconds["compile"] == 0
-    assert len(network.refusals) == 1
+    assert len(network.context.refusals) == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine.blocks.blocks import patch_calls
+from ov_backend.engine.blocks.patched_calls import patch_calls
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.engine.int8 import dual_precision_memory, much_noise
 from tests.helpers import blocks_in_8_bits

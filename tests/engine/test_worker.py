@@ -93,7 +93,7 @@ def test_an_interrupt_is_no_fallback(strict: Strict, fallback: str) -> None:
         pass
     assert not network.statistics.fallbacks
     assert network.statistics.calls == 0
-    assert not network.refusals
+    assert not network.context.refusals
 
 
 def test_an_abandoned_compile_lands_in_both_caches(strict: Strict) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.guards import describe
+from ov_backend.guards import describe, versions
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
@@ -77,7 +77,7 @@ class Using(torch.nn.Module):
 def test_the_functions_that_find_models_find_them_by_name(name: str) -> None:
     pytest.importorskip("transformers", "5")  # earlier versions have not all of them
     function = inspect.unwrap(pkgutil.resolve_name(name))
-    assert f"{describe.module_of(function)}.{function.__qualname__}" == name
+    assert f"{versions.module_of(function)}.{function.__qualname__}" == name
     assert {"import_module", "modules"}.intersection(function.__code__.co_names)
 
 
@@ -87,12 +87,12 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     folder.mkdir()
     (folder / "installed_for_a_test.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(folder)
-    describe.is_installed.cache_clear()
+    versions.is_installed.cache_clear()
     importlib.import_module("installed_for_a_test")
-    assert describe.is_installed("installed_for_a_test")
+    assert versions.is_installed("installed_for_a_test")
     yield
     del sys.modules["installed_for_a_test"]
-    describe.is_installed.cache_clear()
+    versions.is_installed.cache_clear()
 
 
 def _state() -> tuple[Any, ...]:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine.blocks.blocks import Blockwise, patch_calls
+from ov_backend.engine.blocks.blocks import Blockwise
+from ov_backend.engine.blocks.patched_calls import patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.int8.recipe import MAX_ERROR
 from tests.helpers.by_blocks import foreign_forward

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ov_backend.core.patching import PATCHED, Patch, class_member, is_patched, unwrap
-from ov_backend.guards.describe import module_of
 from ov_backend.guards.reads import names_in
+from ov_backend.guards.versions import module_of
 
 #: A search that has met this many objects ends: hooks lie close to each other.
 _MAX_OBJECTS = 256

@@ -22,7 +22,6 @@ from ov_backend.core.errors import CaptureError, DeviceError, OVBackendError, Po
 from ov_backend.core.patching import class_member, unwrap
 from ov_backend.engine import worker
 from ov_backend.engine.blocks.foreign_code import foreign_forwards
-from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.engine.int8 import much_noise
 from ov_backend.engine.int8.blocks_precision import BlocksPrecision
 from ov_backend.engine.int8.step_tape import Recorder, paused
@@ -34,33 +33,6 @@ from ov_backend.guards.signature import Call, Signature
 
 #: A module without children is left alone behind so many sizes of its inputs: they depend on values, and each needs a graph.
 _MAX_SIZES = 8
-
-#: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
-Answer = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
-
-
-def patch_calls(answer: Answer | None = None) -> CallsPatch:
-    """Patch the calls of all modules, so that networks can be answered by their blocks; the caller undoes the patch."""
-    answer = answer or call_block
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # Dynamo is tracing, or a network is being traced, and this module is a part of it
-            if torch._dynamo.is_compiling() or worker.inside():
-                return original(module, *args, **kwargs)
-            return answer(original, module, args, kwargs)
-
-        return call
-
-    return CallsPatch(make)
-
-
-def call_block(original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Answer one call of a module: by OpenVINO if a network that runs by its blocks calls it and it can, else by PyTorch."""
-    running = running_network.get()
-    if running is None:
-        return original(module, *args, **kwargs)
-    return running.answer(original, module, args, kwargs)
 
 
 class Blockwise(Retried):
@@ -231,7 +203,7 @@ class Block(Retried):
         hooks = replace(whole.hooks, fallback=partial(original, module))
         shared = whole.statistics, whole.readings, whole.precision
         super().__init__(whole.resources, whole.name, module, forward, hooks, *shared)
-        self._lookup.in_f32 = whole._lookup.in_f32
+        self._lookup.overflowed.all_in_f32 = whole._lookup.overflowed.all_in_f32
         self._whole, self._original = whole, original
         self.starts, self.state = True, ("", "", "")
 
@@ -320,7 +292,7 @@ class RootNetwork(Blockwise):
         super().__init__(*args, **kwargs)
         #: Whether it is computed in f32 where the engine's precision is lower.
         self.in_f32 = False
-        self._lookup.in_f32 = lambda: self.in_f32
+        self._lookup.overflowed.all_in_f32 = lambda: self.in_f32
 
     def _note(self, signature: Signature) -> None:
         """Nothing: whether it is called does not depend on what a run asks of the model."""

@@ -11,7 +11,8 @@ import torch
 
 from ov_backend.core.errors import DeviceError, OVBackendError
 from ov_backend.core.patching import is_patched
-from ov_backend.engine.blocks.blocks import Blockwise, patch_calls
+from ov_backend.engine.blocks.blocks import Blockwise
+from ov_backend.engine.blocks.patched_calls import patch_calls
 from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.engine.network import Network
 

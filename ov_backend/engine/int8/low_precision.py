@@ -12,6 +12,7 @@ import torch
 
 from ov_backend.core.errors import Interrupted, NothingIn8Bits, OVBackendError, last_line, pass_on_signals
 from ov_backend.core.settings import Settings
+from ov_backend.engine.ahead import warmup
 from ov_backend.engine.conditions import has_finite_inputs
 from ov_backend.engine.int8 import much_noise
 from ov_backend.engine.int8.precision import Precision
@@ -158,7 +159,9 @@ class LowPrecision:
         When the next picture begins and nothing more was observed, its recipe has the same digest, and finds what was compiled.
         """
         precision, observed = self.precision, self.precision.last_observed
-        if observed is None or observed.by_blocks or not precision.applies() or not observed.is_complete(True):
+        if warmup.active() or observed is None or observed.by_blocks or not precision.applies():
+            return
+        if not observed.is_complete(True):
             return
         recipe, samples = precision.candidate(observed), observed.samples
         if not recipe.ranges:

@@ -103,7 +103,7 @@ class UpscalerNetwork(RootNetwork, BlockwiseOnDemand):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lookup.in_f32 = self._has_no_chosen_precision
+        self._lookup.overflowed.all_in_f32 = self._has_no_chosen_precision
 
     def _has_no_chosen_precision(self) -> bool:
         settings = self.resources.settings

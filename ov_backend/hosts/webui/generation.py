@@ -14,7 +14,9 @@ from modules import shared
 
 from ov_backend.core.errors import Interrupted, OVBackendError
 from ov_backend.core.patching import Patch, Unshadow
-from ov_backend.engine.blocks.blocks import Blockwise, CallsPatch, patch_calls
+from ov_backend.engine.blocks.blocks import Blockwise
+from ov_backend.engine.blocks.patched_calls import patch_calls
+from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.hosts.webui import ahead
 from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.last_request import LastRequest

@@ -13,7 +13,8 @@ from modules import scripts, shared
 
 from ov_backend.core.errors import OVBackendError
 from ov_backend.core.patching import Patch, is_patched
-from ov_backend.engine.blocks.blocks import CallsPatch, patch_calls
+from ov_backend.engine.blocks.patched_calls import patch_calls
+from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.hosts.webui.generation import Generation
 from ov_backend.hosts.webui.other_networks import OTHER_NETWORKS, other_networks
 from ov_backend.hosts.webui.session import session

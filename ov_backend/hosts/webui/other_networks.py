@@ -26,7 +26,8 @@ from ov_backend.core.errors import Interrupted
 from ov_backend.core.tensors import nested_tensors
 from ov_backend.engine.ahead import warmup
 from ov_backend.engine.ahead.history import kind_of
-from ov_backend.engine.blocks.blocks import RootNetwork, call_block
+from ov_backend.engine.blocks.blocks import RootNetwork
+from ov_backend.engine.blocks.patched_calls import call_block
 from ov_backend.engine.engine import Engine
 from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.measurements import (

@@ -37,7 +37,7 @@ import safetensors
 import torch
 from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import versioned
+from ov_backend.guards.versions import versioned
 
 _OWN = __package__.partition(".")[0]
 #: Single functions written in C, by their ``id``, with their names.

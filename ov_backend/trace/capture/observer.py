@@ -8,14 +8,12 @@ for the trace's own doing.
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import importlib
 import random
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CellType, CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from types import CellType, CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import impure, trace_detection
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.trace.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
+from ov_backend.trace.capture.left_behind import cells_of, clear_caches, is_same, random_state, table_of
 from ov_backend.trace.capture.process_tables import ArithmeticState
 
 #: Run where a module is imported for the first time, or looked for: code objects by their ``id``, which stay alive here.
@@ -111,7 +110,7 @@ class Observer:
         self._callback: Callable[[FrameType, str, Any], None] = self._on_event
 
     def __enter__(self) -> Observer:
-        self._random, self._arithmetic = _random_state(), ArithmeticState()
+        self._random, self._arithmetic = random_state(), ArithmeticState()
         self._pause.enter_context(garbage.paused())  # its callbacks and finalizers would be taken for the forward's own code
         self._previous = sys.getprofile()
         sys.setprofile(self._callback)
@@ -122,11 +121,11 @@ class Observer:
         self._pause.close()
         if self._arithmetic.put_back():
             self.effects.append("sets how numbers are computed (by decimal, numpy or autocast)")
-        (python, numpy), (python_now, numpy_now) = self._random, _random_state()
+        (python, numpy), (python_now, numpy_now) = self._random, random_state()
         self.disturbed = (python != python_now and not self._draws) or numpy != numpy_now
         if self._draws:
             self.effects.append("draws random numbers of Python or numpy")
-        self.cached = _clear_caches(self.executed, self._caches)
+        self.cached = clear_caches(self.executed, self._caches)
         made = ((key, reference()) for key, reference in self._made.items() if key not in self.cached)
         self.made = {key: value for key, value in made if value is not None}
         self.effects += self._effects_of_code()
@@ -155,7 +154,7 @@ class Observer:
         for (_, name), (module, before) in self._before.items():
             table = table_of(module, name)
             now, then = (slots.get(id(value), value) for value in (table.get(name, _ABSENT), before))
-            if (id(module), name) in self._lasting and not _same(now, then):
+            if (id(module), name) in self._lasting and not is_same(now, then):
                 changed.append((module, name))
             if before is not _ABSENT:
                 table[name] = before
@@ -255,7 +254,7 @@ class Observer:
         for name in globals_set_by(code) if self.executed[code] != impure.PROFILER else ():
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
         if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
-            for cell in _cells_of(code):
+            for cell in cells_of(code):
                 self._cells.setdefault(id(cell), (cell, content_of(cell)))
 
     def _effects_of_code(self) -> Iterator[str]:
@@ -295,47 +294,3 @@ class Observer:
 
 def _question(name: str) -> str:
     return f"asks for {name}, which a trace answers otherwise"
-
-
-def _cells_of(code: CodeType) -> list[CellType]:
-    """The variables of functions around it that the functions of this code set."""
-    names = [code.co_freevars.index(name) for name in outer_set_by(code)]
-    functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
-    return [each.__closure__[i] for each in functions if each.__closure__ for i in names]
-
-
-def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:
-    """Where a module keeps an attribute of this name."""
-    own = vars(module)
-    return next((own[table] for table in ("_parameters", "_buffers", "_modules") if name in own.get(table, ())), own)
-
-
-def _same(value: Any, before: Any) -> bool:
-    if isinstance(value, tuple) and type(value) is type(before) and len(value) == len(before):
-        return all(map(_same, value, before))  # ``==`` would ask tensors for their values
-    plain = (bool, int, float, str, bytes)
-    return value is before or (type(value) is type(before) and isinstance(value, plain) and bool(value == before))
-
-
-def _random_state() -> tuple[Any, Any]:
-    state: Any = np.random.get_state()
-    return random.getstate(), (state[0], state[1].tobytes(), *state[2:])
-
-
-def _clear_caches(executed: Mapping[CodeType, str], caches: Iterable[Any]) -> set[int]:
-    """Clear the ``functools.lru_cache`` of every function that ran: it may hold fake tensors now.
-
-    Returns what these and all other caches that the code may have asked held, by its ``id``.
-    """
-    own, found = own_code(executed), list(caches)
-    for module in {sys.modules.get(name) for name in own.values()}:
-        members = list(vars(module).values()) if module is not None else []
-        for cls in [member for member in members if isinstance(member, type)]:
-            members += [getattr(member, "__func__", member) for member in vars(cls).values()]
-        found += [member for member in members if type(member) is functools._lru_cache_wrapper]
-    held = gc.get_referents(*found)
-    held += gc.get_referents(*(each for each in held if type(each) is dict))
-    for cache in found:
-        if getattr(cache.__wrapped__, "__code__", None) in own:
-            cache.cache_clear()
-    return set(map(id, held))

@@ -10,7 +10,7 @@ from torch._subclasses import fake_tensor
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _python_dispatch
 
-from ov_backend.guards.describe import is_installed
+from ov_backend.guards.versions import is_installed
 
 _OWN = __package__.partition(".")[0]
 _OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")

@@ -60,7 +60,8 @@ class Divided(torch.nn.Module):
 
 def by_blocks_of(module: Any, host: Any, strict: Callable[..., Settings], options: dict[str, Any]) -> Any:
     """A network that has answered one call by its blocks, as PyTorch does."""
-    from ov_backend.engine.blocks.blocks import Blockwise, patch_calls
+    from ov_backend.engine.blocks.blocks import Blockwise
+    from ov_backend.engine.blocks.patched_calls import patch_calls
 
     engine, x, options = Engine(strict(fallback="pytorch")), torch.randn(2, 4), {**options, "sigmas": torch.ones(2)}
     network = Blockwise(engine.resources, "unet", module, module.forward, host.hooks_of_other(module))
