@@ -5,7 +5,8 @@
 The network is SD1.5's UNet (batch 2) with random weights. Every part runs in a separate process and checks counts and results
 before its times are printed. Ratios are taken within one process, so that other work on the machine affects both sides.
 
-- returning: sizes A, B, A, B (A is square, B is 1.5 times as wide), a change of weights like that of a LoRA, and its removal.
+- returning: sizes A, B, A, B (A is square, B is 1.5 times as wide), a change of weights like that of a LoRA, and its removal; a
+  hook put on a module inside and taken off; all weights changed, as another checkpoint does. Beside it PyTorch's bare trace of B.
 - overhead: the time of a call outside of OpenVINO's inference, which includes the checks for changed weights and code.
 - peak: the increase of resident memory while the network is compiled; with an empty store, then with a stored graph.
 - bounded: a hundred calls over 12 sizes, with a memory budget for three; every result is compared with PyTorch's.
@@ -23,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils.stateless import _reparametrize_module
 
 import ov_backend
 from benchmarks.command import parser_of, run_child, show, write_line, write_result
 from benchmarks.memory import Peak, resident
-from benchmarks.networks import STAGES, TOLERANCE, unet
+from benchmarks.networks import STAGES, TOLERANCE, seconds_of, unet
 from ov_backend import Settings
 
 #: Latent sizes of the part "bounded"; calls are quick, and compiled graphs take as much memory as for large sizes.
@@ -63,6 +67,19 @@ class Bench:
         args, kwargs = self.inputs(height, width)
         return self.network.forward(*args, **kwargs)
 
+    def bare_trace(self, height: int, width: int) -> float:
+        """The seconds of PyTorch's own trace of a call, which watches nothing."""
+        (args, kwargs), mode = self.inputs(height, width), FakeTensorMode(allow_non_fake_inputs=True)
+        weights = {name: mode.from_tensor(parameter) for name, parameter in self.module.named_parameters()}
+
+        def run(weights: dict[str, torch.Tensor], args: tuple[Any, ...]) -> torch.Tensor:
+            with _reparametrize_module(self.module, weights):
+                return self.network.forward(*args, **kwargs)
+
+        fakes = tuple(map(mode.from_tensor, args))
+        with mode:
+            return seconds_of(lambda: make_fx(run)(weights, fakes))
+
     def error(self, actual: torch.Tensor, expected: torch.Tensor, slack: float = 1.0) -> float:
         """The relative error, which is checked; ``slack`` raises the tolerance for small pictures, which average less."""
         error = float((actual - expected).norm() / expected.norm())
@@ -86,8 +103,9 @@ def returning(options: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(options)
     side = options.size // 8
     a, b = (side, side), (side, side * 3 // 2)
-    outputs, calls = {}, {}
+    outputs, calls, traces = {}, {}, []
     for name, size in (("A first", a), ("B first", b), ("A again", a), ("B again", b)):
+        traces += [bench.bare_trace(*size)] if size == b else []
         outputs[name], calls[name] = bench.timed(*size)
     errors = {"A": bench.error(outputs["A first"], bench.eager(*a))}
     assert torch.equal(outputs["A first"], outputs["A again"])
@@ -109,9 +127,22 @@ def returning(options: argparse.Namespace) -> dict[str, Any]:
         parameter.copy_(before)
     outputs["back"], calls["LoRA taken out"] = bench.timed(*a)
     assert torch.equal(outputs["back"], outputs["A first"]), "a stale result"
-    for name, expected in (("LoRA put in", (0, 1)), ("LoRA taken out", (0, 0))):
-        assert (calls[name]["captures_count"], calls[name]["compiles_count"]) == expected, (name, calls[name])
-    return {"calls": calls, "relative_error": errors, "changed_mib": sum(tensor.nbytes for tensor in changed) / 2**20}
+    hook = next(bench.module.children()).register_forward_pre_hook(lambda module, args: None)
+    outputs["hook"], calls["hook put on"] = bench.timed(*a)
+    hook.remove()
+    outputs["no hook"], calls["hook taken off"] = bench.timed(*a)
+    assert torch.equal(outputs["hook"], outputs["A first"])
+    assert torch.equal(outputs["no hook"], outputs["A first"])
+    for parameter in bench.module.parameters():
+        parameter.mul_(1 + 0.05 * torch.rand(parameter.shape, generator=generator))
+    outputs["other"], calls["another checkpoint"] = bench.timed(*a)
+    errors["other"] = bench.error(outputs["other"], bench.eager(*a))
+    assert not torch.equal(outputs["other"], outputs["A first"]), "a stale result"
+    compiles = {"LoRA put in": 1, "LoRA taken out": 0, "hook put on": 0, "hook taken off": 0, "another checkpoint": 1}
+    for name, expected in compiles.items():
+        assert calls[name]["compiles_count"] == expected, (name, calls[name])
+    changed_mib = sum(tensor.nbytes for tensor in changed) / 2**20
+    return {"calls": calls, "bare_trace_s": min(traces), "relative_error": errors, "changed_mib": changed_mib}
 
 
 class TimedRequest:

@@ -120,6 +120,20 @@ def unet(figures_of: Figures, slug: str) -> Rows:
     return rows
 
 
+def changes(figures_of: Figures, slug: str) -> Rows:
+    """The UNet's first call after each change, in its parts, and PyTorch's bare trace of a new size."""
+    figures = at(figures_of(f"lifetimes-{slug}"), "returning") or {}
+    rows = [["seconds", "the call", "its parts", "compiles"]]
+    titles = {"B first": "a size never seen, 768x512", "LoRA put in": "a LoRA's weights put in", "LoRA taken out": "taken out"}
+    titles |= {"hook put on": "a hook put on a module", "hook taken off": "taken off", "another checkpoint": "another checkpoint"}
+    for call, title in titles.items():
+        stages = at(figures, f"calls/{call}/stages_s") or {}
+        named = ", ".join(f"{stage} {short(seconds)}" for stage, seconds in stages.items() if seconds >= 0.05)
+        seconds, compiles = (at(figures, f"calls/{call}/{key}") for key in ("call_s", "compiles_count"))
+        rows.append([title, short(seconds), named, short(compiles)])
+    return [*rows, ["PyTorch's bare trace of that size", short(at(figures, "bare_trace_s")), "", ""]]
+
+
 def int8(figures_of: Figures, *slugs: str) -> Rows:
     """Steps and whole pictures in int8, and the waits that it adds, a machine in each row."""
     compared = ["int8", "int8 / own"]
@@ -239,7 +253,5 @@ def peers(figures_of: Figures, slug: str) -> Rows:
     return rows
 
 
-TABLES: dict[str, Callable[..., Rows]] = {
-    each.__name__: each
-    for each in (speed, precisions, limited, unet, int8, judging, fidelity, memory, lifetimes, webui, controlnet, batch, peers)
-}
+_OF_NETWORKS = (speed, precisions, limited, unet, changes, int8, judging, fidelity, memory, lifetimes, controlnet)
+TABLES: dict[str, Callable[..., Rows]] = {each.__name__: each for each in (*_OF_NETWORKS, webui, batch, peers)}
