@@ -60,11 +60,6 @@ class Lookup:
         #: The fingerprints of the code since the last answer from OpenVINO.
         self._unanswered: set[str] = set()
 
-    @property
-    def unanswered(self) -> frozenset[str]:
-        """The fingerprints of the code that calls were looked up under, since the last one that OpenVINO has answered."""
-        return frozenset(self._unanswered)
-
     def answered(self) -> None:
         """Take note that OpenVINO has answered a call."""
         self._unanswered.clear()

@@ -16,7 +16,7 @@ from ov_backend.guards.signature import Call, Signature
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
-_UNSTEADY = "its code or its attributes change at every call"
+_UNSTEADY = "its code, its attributes or its weights change at every call"
 
 #: The network whose forward PyTorch runs now, so that its blocks are answered.
 running_network: ContextVar[Any] = ContextVar("running_network", default=None)
@@ -29,9 +29,9 @@ class Retried(Network):
         super().__init__(*args, **kwargs)
         #: Why it is left alone, or "".
         self.left = ""
-        #: By signature, how many calls in a row needed another graph, and the fingerprints of the code so far.
+        #: By signature, how many calls in a row needed another graph, and the states that calls were answered with so far.
         self._renewals: Counter[Signature] = Counter()
-        self._codes: defaultdict[Signature, set[str]] = defaultdict(set)
+        self._states: defaultdict[Signature, set[tuple[str, str, str]]] = defaultdict(set)
         #: How many calls have asked whether it is left alone because it needed another graph at every call.
         self._asked = 0
 
@@ -53,12 +53,12 @@ class Retried(Network):
         try:
             with self._lookup.lock:
                 guards = self._lookup.guards.all()
-                before = [guard.code.fingerprint for guard in guards]
+                before = [(guard.code.fingerprint, guard.weights.generation) for guard in guards]
                 for guard in guards:
                     guard.check()
         except OVBackendError:
             return False
-        return [guard.code.fingerprint for guard in guards] == before
+        return [(guard.code.fingerprint, guard.weights.generation) for guard in guards] == before
 
     def retry(self) -> None:
         """Try it again; not one that needed another graph at every call."""
@@ -71,17 +71,17 @@ class Retried(Network):
         super().clear()
         self.left = ""
         self._renewals.clear()
-        self._codes.clear()
+        self._states.clear()
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         compiled = self._compiled()
         entry = super()._lookup_or_compile(call, interrupted)
-        codes, current = self._codes[call.signature], self._lookup.unanswered
-        renewed = self._compiled() > compiled and bool(codes) and codes.isdisjoint(current)
+        states = self._states[call.signature]
+        renewed = self._compiled() > compiled and bool(states) and entry.state not in states
         self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
         if self._renewals[call.signature] >= _MAX_RENEWALS:
             self.left, self._asked = _UNSTEADY, 0
-        codes.update(current)
+        states.add(entry.state)
         return entry
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:

@@ -250,7 +250,21 @@ def test_a_network_whose_code_changes_at_every_call_is_divided(strict: Strict, c
         for module.step in range(6):
             assert_equal(network(x), module(x))
     assert network.statistics.compiles == 3 + 2
-    assert list(network.statistics.by_blocks) == ["its code or its attributes change at every call"]
+    assert list(network.statistics.by_blocks) == ["its code, its attributes or its weights change at every call"]
+
+
+def test_weights_that_change_at_every_call_are_not_compiled_at_every_call(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())), strict())
+    x, bias = torch.randn(2, 4), module[0][0].bias
+    with torch.no_grad():
+        for _ in range(12):
+            bias += 1
+            assert_equal(network(x), module(x))
+    assert network.statistics.compiles == 3 + 3, "three as a whole, three of the block inside"
+    with torch.no_grad():
+        for _ in range(40):
+            assert_equal(network(x), module(x))
+    assert network.left == "", "the weights stay, so it is used as a whole again"
 
 
 def test_a_network_that_has_changed_twice_and_stays_so_is_used_as_a_whole_again(strict: Strict, calls_patched: None) -> None:

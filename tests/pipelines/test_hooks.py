@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ov_backend import Settings, accelerate
+from tests.helpers.diffusers_families import FAMILIES
 from tests.helpers.torch_compile import agree
 
 hooks = pytest.importorskip("accelerate.hooks")
@@ -179,3 +180,16 @@ def test_a_hook_that_is_removed_leaves_the_network_accelerated_until_it_is_resto
             agree(net(X), expected)
             assert accelerated.stats()["net"]["calls"] == 1
         assert net.forward == Net.forward.__get__(net)
+
+
+def test_a_cache_of_first_blocks_is_compiled_for_the_first_picture_alone(strict: Strict) -> None:
+    caches = pytest.importorskip("diffusers.hooks")
+    family = FAMILIES["Flux"]()
+    family.pipe.transformer.enable_cache(caches.FirstBlockCacheConfig(threshold=0.2))
+    (draw,), counts = family.draws, []
+    expected = torch.from_numpy(draw(num_inference_steps=8)).contiguous()
+    with accelerate(family.pipe, strict(precision="f32", fallback="pytorch")) as accelerated:
+        for _ in range(3):
+            agree(torch.from_numpy(draw(num_inference_steps=8)).contiguous(), expected)
+            counts.append(tuple(accelerated.stats()["transformer"][name] for name in ("captures", "compiles")))
+    assert counts[0] == counts[1] == counts[2], "what the hooks keep changes at every step"

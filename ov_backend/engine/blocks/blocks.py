@@ -216,7 +216,7 @@ class Block(Retried):
         return super()._call(*self.hooks.block_arguments(self.module, args, kwargs))
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
-        if not self.module._modules and call.signature not in self._codes and len(self._codes) >= _MAX_SIZES:
+        if not self.module._modules and call.signature not in self._states and len(self._states) >= _MAX_SIZES:
             raise CaptureError("its inputs have ever new sizes")
         self.resources.last, self.starts = "" if self.starts else self.name, False
         return super()._lookup_or_compile(call, interrupted)
