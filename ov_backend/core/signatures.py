@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -13,3 +13,27 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(forward)
     except ValueError:  # it is written in C, as one of torch.jit is
         return inspect.signature(lambda *args, **kwargs: None)
+
+
+class Exchange:
+    """Exchanges arguments of a function by the names of their parameters, and leaves them where the caller gave them.
+
+    What stands around a function may look only at keywords, as that of diffusers which scales LoRAs.
+    """
+
+    def __init__(self, forward: Callable[..., Any], names: Iterable[str]) -> None:
+        parameters = signature_of(forward).parameters
+        #: The names that the function has, each with its position.
+        self.positions = {name: position for position, name in enumerate(parameters) if name in set(names)}
+
+    def __call__(
+        self, exchange: Callable[[str, Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with ``exchange(name, value)`` in the place of each that has one of the names and is given."""
+        positional, keywords = list(args), dict(kwargs)
+        for name, position in self.positions.items():
+            if name in keywords:
+                keywords[name] = exchange(name, keywords[name])
+            elif position < len(positional):
+                positional[position] = exchange(name, positional[position])
+        return tuple(positional), keywords

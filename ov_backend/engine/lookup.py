@@ -207,7 +207,7 @@ class Lookup:
         """What decides to which graph a trace leads, and the key of the compiled graph, with weights and device."""
         settings, weights = form.settings, guard.weights
         asked = inputs.described(call, guard.code.traced, weights)
-        parts = guard.code.fingerprint, weights.layout + asked, self._hooks.host_key(), settings.text("graph"), self._number
+        parts = guard.code.fingerprint, weights.layout, asked, self._hooks.host_key(), settings.text("graph"), self._number
         of_weights = weights.digest, settings.text("compile"), form.name, weights.address
         state = State(call.signature, *parts)
         text = self._resources.texts.of(state)

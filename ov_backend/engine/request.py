@@ -49,13 +49,15 @@ class Superseded(Exception):
 class State(NamedTuple):
     """What decides within the process to which graph a trace leads.
 
-    ``code`` is the fingerprint of everything that the forward can read. ``module`` is a number: another module lies at other
-    addresses, by which a forward may go.
+    ``code`` is the fingerprint of everything that the forward can read, ``layout`` a digest of the weights' names, shapes and
+    dtypes, ``asked`` what the code asks of its inputs. ``module`` is a number: another module lies at other addresses, by which a
+    forward may go.
     """
 
     signature: Signature
     code: str
     layout: str
+    asked: str
     host: str
     settings: str
     module: int
@@ -64,8 +66,10 @@ class State(NamedTuple):
         """What differs first from another state, apart from the code; "" if nothing does."""
         if self.signature.statics != before.signature.statics:
             return argument_in_words(before.signature.statics, self.signature.statics)
-        names = "the layout of its weights and inputs", "the host's settings", "the settings"
-        pairs = zip(names, map(str, before[2:]), map(str, self[2:]))
+        if self.layout != before.layout:  # it is a digest
+            return "names, shapes or dtypes of its weights"
+        names = "what it asks of its inputs", "the host's settings", "the settings"
+        pairs = zip(names, map(str, before[3:]), map(str, self[3:]))
         return next((f"{name}: {in_words(was, now)}" for name, was, now in pairs if was != now), "")
 
 

@@ -156,12 +156,17 @@ class Resources:
     def evict_dead(self) -> int:
         """Evict graphs compiled for weights that no longer exist, unless they are kept for the next; returns their number.
 
-        This happens before every compile; a host that drops a model can call it at once.
+        One that owns all that it reads serves weights that have moved. This happens before every compile; a host that drops a
+        model can call it at once.
         """
         for network in list(self.networks.values()):
             network.release()
         keeps = self.keeps_unloaded
-        return self.compiled.evict(lambda key, entry: not ((keeps and entry.program.owns) or entry.placement.exists()))
+
+        def is_dead(_: object, entry: CompiledEntry) -> bool:
+            return not (keeps or entry.placement.lives()) if entry.program.owns else not entry.placement.exists()
+
+        return self.compiled.evict(is_dead)
 
     def compiling(self, weights: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         """In this block weights are compiled; where memory is short, they and those of other networks are offloaded before."""

@@ -13,9 +13,12 @@ from ov_backend.engine import worker
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.guards.signature import Call, Signature
+from ov_backend.guards.weights import Placement
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
+#: So many states are remembered of each signature.
+_MAX_STATES = 16
 _UNSTEADY = "its code, its attributes or its weights change at every call"
 
 #: The network whose forward PyTorch runs now, so that its blocks are answered.
@@ -29,9 +32,11 @@ class Retried(Network):
         super().__init__(*args, **kwargs)
         #: Why it is left alone, or "".
         self.left = ""
-        #: By signature, how many calls in a row needed another graph, and the states that calls were answered with so far.
+        #: By signature, how many calls in a row needed another graph; of a whole network in one picture.
         self._renewals: Counter[Signature] = Counter()
-        self._states: defaultdict[Signature, set[tuple[str, str, str]]] = defaultdict(set)
+        self._picture = 0
+        #: By signature and state, where the weights lay that calls were answered with.
+        self._states: defaultdict[Signature, dict[tuple[str, str, str], Placement]] = defaultdict(dict)
         #: How many calls have asked whether it is left alone because it needed another graph at every call.
         self._asked = 0
 
@@ -76,12 +81,18 @@ class Retried(Network):
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         compiled = self._compiled()
         entry = super()._lookup_or_compile(call, interrupted)
+        if self.context.group is None and self._picture != self.resources.pictures:  # else one call in each would be in a row
+            self._picture = self.resources.pictures
+            self._renewals.clear()
         states = self._states[call.signature]
-        renewed = self._compiled() > compiled and bool(states) and entry.state not in states
+        is_new = entry.state not in states or not states[entry.state].lives()
+        renewed = self._compiled() > compiled and bool(states) and is_new
         self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
         if self._renewals[call.signature] >= _MAX_RENEWALS:
             self.left, self._asked = _UNSTEADY, 0
-        states.add(entry.state)
+        if len(states) >= _MAX_STATES:
+            states.clear()
+        states[entry.state] = entry.placement
         return entry
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:

@@ -77,6 +77,10 @@ class Placement:
         """The weights that are still there."""
         return [tensor for ref, _ in self.tensors if (tensor := ref()) is not None]
 
+    def lives(self) -> bool:
+        """Whether every weight is still there; hooks that offload a network may have moved it in memory."""
+        return all(ref() is not None for ref, _ in self.tensors)
+
     def exists(self) -> bool:
         """Whether every weight is still there, and where it was."""
         return all((tensor := ref()) is not None and content.address(tensor) == address for ref, address in self.tensors)

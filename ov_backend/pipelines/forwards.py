@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ov_backend.core.patching import inherited
-from ov_backend.core.signatures import signature_of
+from ov_backend.core.signatures import Exchange, signature_of
 from ov_backend.engine import worker
 from ov_backend.engine.blocks.hooked_network import HookedNetwork
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
@@ -121,16 +121,16 @@ def _with_tensors(
             keep Python's floats: some, such as UNet2DModel, take only the whole part of a float, but all of a tensor.
     """
     kinds = (int, float) if in_f32 else (int,)
-    signature = signature_of(forward)
+    exchanged = Exchange(forward, names)
+
+    def as_tensors(name: str, value: Any) -> Any:
+        value = _as_tensors(value, kinds)
+        is_whole_step = in_f32 and name == "timestep" and isinstance(value, torch.Tensor) and value.dtype in _WHOLE
+        return value.float() if is_whole_step else value
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        for name in bound.arguments.keys() & names:
-            bound.arguments[name] = _as_tensors(bound.arguments[name], kinds)
-        step = bound.arguments.get("timestep")
-        if in_f32 and isinstance(step, torch.Tensor) and step.dtype in _WHOLE:
-            bound.arguments["timestep"] = step.float()
-        return network(*bound.args, **bound.kwargs)
+        args, kwargs = exchanged(as_tensors, args, kwargs)
+        return network(*args, **kwargs)
 
     return call
 
@@ -174,16 +174,21 @@ def _records(forward: Any) -> bool:
 
 def _emptying(network: Callable[..., Any], forward: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
     """``network``, which also empties lists among its arguments as the forward does; a compiled graph would not."""
-    signature = signature_of(forward)
+    exchanged = Exchange(forward, names)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        given = {name: bound.arguments[name] for name in names if isinstance(bound.arguments.get(name), list)}
-        passed = {name: list(value) for name, value in given.items()}
-        bound.arguments.update(passed)
-        result = network(*bound.args, **bound.kwargs)
-        for name, value in given.items():  # where PyTorch has answered, its forward has taken out what it read
-            value[:] = passed[name] if len(passed[name]) < len(value) else []
+        passed: list[tuple[list[Any], list[Any]]] = []
+
+        def copied(name: str, value: Any) -> Any:
+            if not isinstance(value, list):
+                return value
+            passed.append((value, list(value)))
+            return passed[-1][1]
+
+        args, kwargs = exchanged(copied, args, kwargs)
+        result = network(*args, **kwargs)
+        for value, copy in passed:  # where PyTorch has answered, its forward has taken out what it read
+            value[:] = copy if len(copy) < len(value) else []
         return result
 
     return call

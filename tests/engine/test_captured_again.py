@@ -80,7 +80,7 @@ _CHANGES: dict[str, tuple[Callable[[Net, pytest.MonkeyPatch], object], str]] = {
         lambda _, patch: patch.setattr(Attention, "forward", _other_forward),
         r"Attention\.forward \d+ -> \d+ not executed",
     ),
-    "gradients": (lambda *_: torch.set_grad_enabled(True), r"the layout of .*: gradients=False -> gradients=True"),
+    "gradients": (lambda *_: torch.set_grad_enabled(True), r"what it asks of its inputs: gradients=False -> gradients=True"),
 }
 
 

@@ -183,16 +183,47 @@ def test_a_hook_that_is_removed_leaves_the_network_accelerated_until_it_is_resto
         assert net.forward == Net.forward.__get__(net)
 
 
-def test_a_cache_of_first_blocks_is_compiled_for_the_first_picture_alone(strict: Strict) -> None:
-    caches = pytest.importorskip("diffusers.hooks")
+def flux() -> Any:
+    """Flux with blocks between the first and the last, and its draw."""
     family = FAMILIES["Flux"]()
     small = family.pipe.transformer
     family.pipe.transformer = seeded(type(small).from_config({**small.config, "num_layers": 3, "num_single_layers": 3}), 1)
-    family.pipe.transformer.enable_cache(caches.FirstBlockCacheConfig(threshold=0.2))
-    (draw,), counts = family.draws, []
-    expected = torch.from_numpy(draw(num_inference_steps=8)).contiguous()
-    with accelerate(family.pipe, strict(precision="f32", fallback="pytorch")) as accelerated:
-        for _ in range(3):
-            agree(torch.from_numpy(draw(num_inference_steps=8)).contiguous(), expected)
-            counts.append(tuple(accelerated.stats()["transformer"][name] for name in ("captures", "compiles")))
-    assert counts[0] == counts[1] == counts[2], "what the hooks keep changes at every step"
+    return family.pipe, lambda **more: torch.from_numpy(family.draws[0](**{"num_inference_steps": 8, **more})).contiguous()
+
+
+@pytest.mark.parametrize("cache", ["FirstBlockCacheConfig", "MagCacheConfig"])
+def test_a_cache_of_blocks_is_not_compiled_anew_in_each_picture(cache: str, strict: Strict) -> None:
+    caches = pytest.importorskip("diffusers.hooks")
+    ratios = {"num_inference_steps": 8, "mag_ratios": [1.0] * 8, "retention_ratio": 0.1}
+    pipe, draw = flux()
+    pipe.transformer.enable_cache(getattr(caches, cache)(threshold=0.2, **(ratios if cache == "MagCacheConfig" else {})))
+    expected, compiles = draw(), []
+    with accelerate(pipe, strict(precision="f32", fallback="pytorch")) as accelerated:
+        for _ in range(6):
+            agree(draw(), expected)
+            compiles.append(accelerated.stats()["transformer"]["compiles"])
+    assert compiles[3] == compiles[5], "what the hooks keep changes at every step"
+
+
+def test_an_offloaded_model_is_compiled_once_whenever_its_hooks_came(strict: Strict) -> None:
+    net, other = torch.nn.Linear(512, 512).requires_grad_(False), Net().requires_grad_(False)
+    x = torch.linspace(-1, 1, 1024).reshape(2, 512)
+    expected = net(x)
+    with accelerate({"net": net, "other": other}, strict(precision="f32")) as accelerated:
+        for i in range(3):
+            agree(net(x), expected)
+            for parameter in net.parameters():  # as a hook that moves a model away and back
+                parameter.data = parameter.data.clone()
+            other(X.repeat(i + 1, 1))  # what is compiled for weights that are gone is evicted before a compile
+        assert accelerated.stats()["net"]["compiles"] == 1
+
+
+def test_a_scale_of_loras_that_is_given_in_the_call_is_heeded(strict: Strict) -> None:
+    lora = pytest.importorskip("peft").LoraConfig(r=4, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v"])
+    pipe, draw = flux()
+    pipe.transformer.add_adapter(lora)
+    expected = {scale: draw(joint_attention_kwargs={"scale": scale}) for scale in (1.0, 0.25)}
+    assert (expected[1.0] - expected[0.25]).abs().max() > 0.01
+    with accelerate(pipe, strict(precision="f32", fallback="pytorch")):
+        for scale in (1.0, 0.25, 1.0):
+            agree(draw(joint_attention_kwargs={"scale": scale}), expected[scale])
