@@ -24,7 +24,7 @@ from ov_backend.hosts.webui.other_networks import other_networks
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.hosts.webui.previews import Previews
 from ov_backend.hosts.webui.protocol import Undoable
-from ov_backend.hosts.webui.session import CONDITIONINGS, empty_conditionings, session
+from ov_backend.hosts.webui.session import CONDITIONINGS, empty_conditionings, interrupted, session
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
 from ov_backend.ui.infotext import choices_field, how_it_ran
 from ov_backend.ui.snapshot import INTERRUPTED, failure_text, network_label
@@ -72,7 +72,7 @@ class Generation:
         #: The classes whose instances may be networks.
         self._owners: tuple[type, ...] = ()
         self._later: ahead.Later | None = None
-        self._active = False
+        self._active = self._was_interrupted = False
 
     def __enter__(self) -> Generation:
         for warning in self._warnings:
@@ -98,12 +98,13 @@ class Generation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None and not shared.state.interrupted and self._active and self._is_reported:
+        self._was_interrupted |= interrupted()
+        if error is None and not self._was_interrupted and self._active and self._is_reported:
             session.last_request = LastRequest.of(self.p)
-        interrupted = INTERRUPTED if shared.state.interrupted else ""
         if self._active:
-            session.end_run(completed=error is None and not interrupted)
-        self.close(failure_text(error) if error is not None else interrupted)
+            session.end_run(completed=error is None and not self._was_interrupted)
+        ended = INTERRUPTED if self._was_interrupted else ""
+        self.close(failure_text(error) if error is not None else ended)
 
     def _patch(self) -> None:
         self._previews = Previews()
@@ -150,6 +151,8 @@ class Generation:
         self._saved_conditionings.clear()
         if any(getattr(type(self.p), name, None) is not cache for name, cache in self._host_conditionings.items()):
             session.forget_conditionings()  # ControlNet marks them in place, and then makes the WebUI forget its own
+        if any(switch_of(role) == "text_encoder" for role in (*self._pytorch_reasons, *self._block_reasons)):
+            session.forget_conditionings()  # the next picture encodes them again, and says how
         if self._active:
             self._active = False
             Generation.current = None
@@ -241,6 +244,7 @@ class Generation:
 
     def _counted(self, role: str, network: Blockwise, answer: Callable[[], Any], in_pytorch: Callable[[], Any]) -> Any:
         """Answer one call of a network, and count what answered it."""
+        self._was_interrupted |= interrupted()  # the WebUI decodes a picture that is skipped, and then forgets that
         statistics = network.statistics
         calls, by_blocks, fallbacks = statistics.calls, statistics.by_blocks.total(), statistics.fallbacks.total()
         try:

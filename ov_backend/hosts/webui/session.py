@@ -63,7 +63,7 @@ class Session:
         """
         settings = choices.settings(self.cache_dir)
         if self.engine is None:
-            self.engine = Engine(settings, progress=self.status.progress, interrupted=_interrupted, keeps_unloaded=True)
+            self.engine = Engine(settings, progress=self.status.progress, interrupted=interrupted, keeps_unloaded=True)
             self.status.attach(self.engine)
         else:
             self.engine.configure(settings)
@@ -182,7 +182,8 @@ class Session:
         self._conditionings.clear()
 
 
-def _interrupted() -> bool:
+def interrupted() -> bool:
+    """Whether the user wants the picture that is being made to end now, or all of them."""
     return bool(shared.state.interrupted or shared.state.skipped)
 
 

@@ -124,6 +124,16 @@ def test_pytorch_finds_no_conditionings_of_openvino(host: SimpleNamespace) -> No
     assert largest_difference(before, host.processing.generate(prompt="a cat on a mat")) == 0
 
 
+def test_a_prompt_that_pytorch_has_encoded_is_not_said_to_be_openvinos(host: SimpleNamespace) -> None:
+    if not text_encoder_is_supported():
+        pytest.skip("the text encoder of this transformers is never compiled")
+    refused = [*arguments()[:-2], '{"NPU_TURBO": true}', "auto"]
+    for _ in range(2):
+        on = host.processing.generate(TITLE, refused, prompt="a cat that no one has encoded")
+        assert "text encoder in PyTorch" in ran(on)
+        assert "Text encoder in PyTorch: " in on.comments
+
+
 def test_one_network_switched_off(host: SimpleNamespace) -> None:
     off = host.processing.generate(prompt="a cat")
     on = host.processing.generate(TITLE, arguments(unet=False), prompt="a cat")

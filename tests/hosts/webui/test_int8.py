@@ -56,13 +56,14 @@ def test_both_passes_of_a_hires_fix_are_one_picture(host: SimpleNamespace) -> No
     assert ran(second).startswith("UNet in int8, VAE")
 
 
-def test_an_interrupted_picture_makes_no_recipe(host: SimpleNamespace) -> None:
+@pytest.mark.parametrize("how", ["interrupted", "skipped"])
+def test_an_interrupted_picture_makes_no_recipe(how: str, host: SimpleNamespace) -> None:
     def interrupt(params: Any) -> None:
-        host.shared.state.interrupted = params.sampling_step >= 8
+        setattr(host.shared.state, how, params.sampling_step >= 8)
 
     with before_every_step(interrupt):
         picture(host, steps=20)
-    host.shared.state.interrupted = False
+    setattr(host.shared.state, how, False)
     assert ran(picture(host)).startswith("UNet calibrating int8, VAE")
     assert ran(picture(host)).startswith("UNet in int8, VAE")
 
