@@ -210,7 +210,8 @@ class Walk(ModuleWalk):
     def _function(self, function: types.FunctionType, path: str) -> None:
         function = unwrap(function)
         if versioned(module_of(function)):
-            self._add("function", function.__module__, function.__qualname__)
+            self._add("function", function.__module__, function.__qualname__, number_of(function.__code__))
+            self.watch.attribute(function, "__code__")
             if function.__closure__ and self._first(function):  # torch's decorators keep what they wrap
                 self._cells(function, path)
             return

@@ -59,3 +59,24 @@ def test_a_function_of_a_library_that_an_object_replaces_is_called(
     assert network.statistics.last_reason == f"{name} was replaced by a partial"
     monkeypatch.undo()
     assert_eager(network, module)
+
+
+def _rearranged(tensor: torch.Tensor, pattern: str, **axes_lengths: int) -> torch.Tensor:
+    return tensor.t() * 2
+
+
+def _activated(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize("name", ["einops.einops.rearrange", "torch.nn.functional.silu"])
+def test_other_code_in_a_function_of_a_library_is_seen(name: str, strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    rearrange = pytest.importorskip("einops").rearrange
+    module = Scaled(lambda m: rearrange(torch.nn.functional.silu(m.t), "a b -> b a"), t=torch.arange(12.0).reshape(4, 3))
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    with monkeypatch.context() as patch:
+        patch.setattr(pkgutil.resolve_name(name), "__code__", (_activated if "silu" in name else _rearranged).__code__)
+        assert_eager(network, module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 3
