@@ -20,7 +20,7 @@ import psutil
 from tests.integration.e2e.client import PROMPT, Pictures, WebUI, started
 from tests.integration.e2e.conftest import _ready
 from tests.integration.e2e.extensions import BUILT_IN, hint, use, with_lora
-from tests.integration.e2e.helpers import host_of, options
+from tests.integration.e2e.helpers import A1111, host_of, options
 from tests.integration.e2e.test_flux import fields_of
 
 ROUNDS, SHORT, LONG = int(os.environ.get("WEBUI_ROUNDS", "3")), 1, 5
@@ -95,10 +95,11 @@ def rows(webui: WebUI) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"hires fix, {upscaler}", {**first, **hires, "hr_upscaler": upscaler, "hr_second_pass_steps": 2}
     yield "refiner", {**first, "refiner_checkpoint": str(other["checkpoint"]).rpartition(".")[0], "refiner_switch_at": 0.5}
     yield "tiling", {**first, "tiling": True}
-    unit = {"enabled": True, "module": "None", "weight": 1.0, "image": hint(), "processor_res": 128}
-    unit["model"] = next(name for name in webui.api("/controlnet/model_list")["model_list"] if name.startswith("e2e-control"))
-    yield "ControlNet", {**first, "alwayson_scripts": {"ControlNet": {"args": [unit]}}}
-    for name, (title, *arguments) in BUILT_IN[str(host)].items():
+    if host != A1111:  # its ControlNet is an extension
+        unit = {"enabled": True, "module": "None", "weight": 1.0, "image": hint(), "processor_res": 128}
+        unit["model"] = next(name for name in webui.api("/controlnet/model_list")["model_list"] if name.startswith("e2e-control"))
+        yield "ControlNet", {**first, "alwayson_scripts": {"ControlNet": {"args": [unit]}}}
+    for name, (title, *arguments) in BUILT_IN.get(str(host), {}).items():
         yield name, {**first, "alwayson_scripts": {title: {"args": arguments}}}
     yield "token merging", {**first, **options(token_merging_ratio=0.5)}
     for name in ("sd2", "xl", "inpaint"):
