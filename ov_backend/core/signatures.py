@@ -15,6 +15,10 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(lambda *args, **kwargs: None)
 
 
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
 class Exchange:
     """Exchanges arguments of a function by the names of their parameters, and leaves them where the caller gave them.
 
@@ -22,18 +26,21 @@ class Exchange:
     """
 
     def __init__(self, forward: Callable[..., Any], names: Iterable[str]) -> None:
-        parameters = signature_of(forward).parameters
-        #: The names that the function has, each with its position.
-        self.positions = {name: position for position, name in enumerate(parameters) if name in set(names)}
+        parameters = signature_of(forward).parameters.items()
+        named = {name: (position, each.kind) for position, (name, each) in enumerate(parameters) if name in set(names)}
+        #: The names that can be given by position, and those that can be given by keyword.
+        self._positions = {name: position for name, (position, kind) in named.items() if kind in _BY_POSITION}
+        self._keywords = [name for name, (_, kind) in named.items() if kind in _BY_KEYWORD]
 
     def __call__(
         self, exchange: Callable[[str, Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with ``exchange(name, value)`` in the place of each that has one of the names and is given."""
         positional, keywords = list(args), dict(kwargs)
-        for name, position in self.positions.items():
+        for name, position in self._positions.items():
+            if position < len(positional):
+                positional[position] = exchange(name, positional[position])
+        for name in self._keywords:
             if name in keywords:
                 keywords[name] = exchange(name, keywords[name])
-            elif position < len(positional):
-                positional[position] = exchange(name, positional[position])
         return tuple(positional), keywords

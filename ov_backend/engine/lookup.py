@@ -284,8 +284,8 @@ class Lookup:
             return request.generation == weights.generation and weights.marks() == marks and weights.is_unchanged()
 
 
-def remember(known: dict[Any, Any], key: Hashable, value: object) -> None:
-    """Remember a value that can be made again; there are at most :data:`_MAX_REMEMBERED`."""
-    if len(known) >= _MAX_REMEMBERED:
+def remember(known: dict[Any, Any], key: Hashable, value: object, most: int = _MAX_REMEMBERED) -> None:
+    """Remember a value that can be made again; there are at most so many."""
+    if len(known) >= most and key not in known:
         known.clear()
     known[key] = value

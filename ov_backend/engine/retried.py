@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Hashable
 from contextvars import ContextVar
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from ov_backend.core.errors import OVBackendError
 from ov_backend.engine import worker
+from ov_backend.engine.lookup import remember
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.guards.signature import Call, Signature
@@ -17,8 +19,11 @@ from ov_backend.guards.weights import Placement
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
-#: So many states are remembered of each signature.
-_MAX_STATES = 16
+#: So many signatures, and so many states of each, are remembered.
+_MAX_STATES = 64
+#: The most calls from one look to the next at what changes at every call.
+_LOOK_EVERY = 16
+_UNKNOWN = object()
 _UNSTEADY = "its code, its attributes or its weights change at every call"
 
 #: The network whose forward PyTorch runs now, so that its blocks are answered.
@@ -28,27 +33,29 @@ running_network: ContextVar[Any] = ContextVar("running_network", default=None)
 class Retried(Network):
     """A network that is left to the next smaller ones once it has failed, until it is tried again. It is made as a network is."""
 
+    #: Whether it is left where its weights change at every call, as what a hook keeps does; else only for its code.
+    _is_inside = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         #: Why it is left alone, or "".
         self.left = ""
-        #: By signature, how many calls in a row needed another graph; of a whole network in one picture.
+        #: By signature, how many calls in a row needed another graph.
         self._renewals: Counter[Signature] = Counter()
-        self._picture = 0
-        #: By signature and state, where the weights lay that calls were answered with.
-        self._states: defaultdict[Signature, dict[tuple[str, str, str], Placement]] = defaultdict(dict)
+        #: By signature and state, where the weights of a block lay that calls were answered with.
+        self._states: dict[Signature, dict[Hashable, Placement | None]] = {}
         #: How many calls have asked whether it is left alone because it needed another graph at every call.
         self._asked = 0
 
     def why_left(self) -> str:
         """Why this call is left to the next smaller networks, or "".
 
-        That it changes at every call is no reason any more once two calls find it the same. A look at what has changed may take
-        a while, so it is taken at the first, second, fourth, eighth such call and so on.
+        That it changes at every call is no reason any more once two looks find it the same. A look at what has changed may take
+        a while, so it is taken at the first, second, fourth, eighth such call, and then at every sixteenth.
         """
         if self.left == _UNSTEADY:
             self._asked += 1
-            if not self._asked & (self._asked - 1) and self._stays():
+            if (not self._asked & (self._asked - 1) or self._asked % _LOOK_EVERY == 0) and self._stays():
                 self.left = ""
                 self._renewals.clear()
         return self.left
@@ -58,12 +65,12 @@ class Retried(Network):
         try:
             with self._lookup.lock:
                 guards = self._lookup.guards.all()
-                before = [(guard.code.fingerprint, guard.weights.generation) for guard in guards]
+                before = [(guard.code.fingerprint, guard.weights.digest) for guard in guards]
                 for guard in guards:
                     guard.check()
         except OVBackendError:
             return False
-        return [(guard.code.fingerprint, guard.weights.generation) for guard in guards] == before
+        return [(guard.code.fingerprint, guard.weights.digest) for guard in guards] == before
 
     def retry(self) -> None:
         """Try it again; not one that needed another graph at every call."""
@@ -81,19 +88,21 @@ class Retried(Network):
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         compiled = self._compiled()
         entry = super()._lookup_or_compile(call, interrupted)
-        if self.context.group is None and self._picture != self.resources.pictures:  # else one call in each would be in a row
-            self._picture = self.resources.pictures
-            self._renewals.clear()
-        states = self._states[call.signature]
-        is_new = entry.state not in states or not states[entry.state].lives()
-        renewed = self._compiled() > compiled and bool(states) and is_new
+        renewed = self._compiled() > compiled and self._is_new(call.signature, entry)
         self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
-        if self._renewals[call.signature] >= _MAX_RENEWALS:
+        if self._renewals[call.signature] >= _MAX_RENEWALS and self.resources.settings.fallback != "raise":
             self.left, self._asked = _UNSTEADY, 0
-        if len(states) >= _MAX_STATES:
-            states.clear()
-        states[entry.state] = entry.placement
         return entry
+
+    def _is_new(self, signature: Signature, entry: CompiledEntry) -> bool:
+        """Whether calls of a signature were answered in other states, and none in this one with weights that are still there."""
+        states = self._states.get(signature)
+        if states is None:
+            remember(self._states, signature, states := {}, _MAX_STATES)
+        state, placement = (entry.state, entry.placement) if self._is_inside else (entry.state[1:], None)
+        was_empty, known = not states, states.get(state, _UNKNOWN)
+        remember(states, state, placement, _MAX_STATES)
+        return not was_empty and (known is _UNKNOWN or (isinstance(known, Placement) and not known.lives()))
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
         token = running_network.set(None)  # the modules called in here are ours: operators that stay in PyTorch

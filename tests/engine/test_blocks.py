@@ -253,18 +253,35 @@ def test_a_network_whose_code_changes_at_every_call_is_divided(strict: Strict, c
     assert list(network.statistics.by_blocks) == ["its code, its attributes or its weights change at every call"]
 
 
-def test_weights_that_change_at_every_call_are_not_compiled_at_every_call(strict: Strict, calls_patched: None) -> None:
+def test_a_block_whose_weights_change_at_every_call_is_not_compiled_at_every_call(strict: Strict, calls_patched: None) -> None:
     module, network, _ = blockwise(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())), strict())
     x, bias = torch.randn(2, 4), module[0][0].bias
-    with torch.no_grad():
-        for _ in range(12):
-            bias += 1
-            assert_equal(network(x), module(x))
-    assert network.statistics.compiles == 3 + 3, "three as a whole, three of the block inside"
+
+    def called() -> None:
+        assert_equal(network.by_blocks("for a test", module.forward, (x,), {}), module(x))
+
     with torch.no_grad():
         for _ in range(40):
-            assert_equal(network(x), module(x))
-    assert network.left == "", "the weights stay, so it is used as a whole again"
+            bias += 1
+            called()
+        assert network.statistics.compiles == 3
+        before = network.statistics.block_calls
+        for _ in range(40):
+            for parameter in module.parameters():
+                parameter.data = parameter.data.clone()
+            called()
+    assert network.statistics.block_calls > before, "it stays what it is, wherever it lies"
+
+
+def test_a_network_whose_weights_change_at_every_call_is_used_as_a_whole(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()), strict())
+    x, bias = torch.randn(2, 4), module[0].bias
+    with torch.no_grad():
+        for _ in range(3):
+            for value in range(4):
+                bias.fill_(value)
+                assert_equal(network(x), module(x))
+    assert (network.statistics.calls, network.statistics.compiles, network.left) == (12, 4, "")
 
 
 def test_a_network_that_has_changed_twice_and_stays_so_is_used_as_a_whole_again(strict: Strict, calls_patched: None) -> None:

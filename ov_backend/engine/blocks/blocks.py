@@ -196,6 +196,8 @@ class Block(Retried):
     answer, see :class:`CompiledEntry`. Where a run of calls ``starts``, its weights are read again.
     """
 
+    _is_inside = True
+
     def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:
         self.shadow, self._of_class = vars(module).get("forward"), _forward_of_class(module)
         forward = self.shadow or unwrap(type(module).forward).__get__(module)

@@ -83,6 +83,8 @@ class HookedNetwork(BlockwiseOnDemand):
 class _Part(Retried):
     """A module inside a network, below a hook; one that cannot be captured is not tried again."""
 
+    _is_inside = True
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward."""
         return self.forward(*args, **kwargs) if self.why_left() else super().__call__(*args, **kwargs)

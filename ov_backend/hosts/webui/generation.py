@@ -152,7 +152,7 @@ class Generation:
         if any(getattr(type(self.p), name, None) is not cache for name, cache in self._host_conditionings.items()):
             session.forget_conditionings()  # ControlNet marks them in place, and then makes the WebUI forget its own
         if any(switch_of(role) == "text_encoder" for role in (*self._pytorch_reasons, *self._block_reasons)):
-            session.forget_conditionings()  # the next picture encodes them again, and says how
+            session.forget_conditionings(self.choices)  # the next picture encodes them again, and says how
         if self._active:
             self._active = False
             Generation.current = None

@@ -154,12 +154,12 @@ class Session:
 
     def conditionings(self, choices: Choices) -> Conditionings:
         """Caches of prompts encoded with these choices; PyTorch's generations must not find what OpenVINO encoded."""
-        key = f"{choices.device} {choices.precision} {choices.config_json}"
-        return self._conditionings.setdefault(key, empty_conditionings())
+        return self._conditionings.setdefault(_of_conditionings(choices), empty_conditionings())
 
-    def forget_conditionings(self) -> None:
-        """Let go of all encoded prompts."""
-        self._conditionings.clear()
+    def forget_conditionings(self, choices: Choices | None = None) -> None:
+        """Let go of all encoded prompts, or of those that were encoded with these choices."""
+        for key in [_of_conditionings(choices)] if choices is not None else list(self._conditionings):
+            self._conditionings.pop(key, None)
 
     def keep_compiled(self) -> None:
         """Let go of all but the compiled graphs: code may be other code when the networks are met again."""
@@ -180,6 +180,10 @@ class Session:
         self._networks.clear()
         self._companions.clear()
         self._conditionings.clear()
+
+
+def _of_conditionings(choices: Choices) -> str:
+    return f"{choices.device} {choices.precision} {choices.config_json}"
 
 
 def interrupted() -> bool:
