@@ -113,12 +113,14 @@ def wrapped(text: str) -> str:
 
 
 def plot_of(files: Files, name: str, slug: str) -> str:
-    """The SVG of one of the plots; empty where there is no run."""
+    """The SVG of one of the plots; empty where there is no run, or none of this part."""
     run = files.run(f"{'lifetimes' if name == 'lifetimes' else 'peers'}-{slug}")
     if run is None:
         return ""
     if name == "lifetimes":
-        bounded = run.figures["bounded"]
+        bounded = run.figures.get("bounded")
+        if bounded is None:
+            return ""
         points = [(number, mib / 1024) for number, mib in enumerate(bounded["series_mib"], 1)]
         alone = [(number, bounded["before_mib"] / 1024) for number, _ in points]
         lines = [Line("ours", PEERS["ours"][1], points, True), Line("PyTorch alone", PEERS["eager"][1], alone)]
