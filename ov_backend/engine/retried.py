@@ -30,6 +30,10 @@ _UNSTEADY = "its code, its attributes or its weights change at every call"
 running_network: ContextVar[Any] = ContextVar("running_network", default=None)
 
 
+def _is_due(call: int) -> bool:
+    return not call & (call - 1) or call % _LOOK_EVERY == 0
+
+
 class Retried(Network):
     """A network that is left to the next smaller ones once it has failed, until it is tried again. It is made as a network is."""
 
@@ -46,31 +50,35 @@ class Retried(Network):
         self._states: dict[Signature, dict[Hashable, Placement | None]] = {}
         #: How many calls have asked whether it is left alone because it needed another graph at every call.
         self._asked = 0
+        #: What it was at the last call that looked.
+        self._seen: list[tuple[str, str]] | None = None
 
     def why_left(self) -> str:
         """Why this call is left to the next smaller networks, or "".
 
-        That it changes at every call is no reason any more once two looks find it the same. A look at what has changed may take
-        a while, so it is taken at the first, second, fourth, eighth such call, and then at every sixteenth.
+        That it changes at every call is no reason any more once two calls, one after the other, find it the same. A look at what
+        has changed may take a while, so it is taken at the first, second, fourth, eighth such call, then at every sixteenth, and
+        at the call before.
         """
         if self.left == _UNSTEADY:
             self._asked += 1
-            if (not self._asked & (self._asked - 1) or self._asked % _LOOK_EVERY == 0) and self._stays():
+            now = self._look() if _is_due(self._asked) or _is_due(self._asked + 1) else None
+            if _is_due(self._asked) and now is not None and now == self._seen:
                 self.left = ""
                 self._renewals.clear()
+            self._seen = now
         return self.left
 
-    def _stays(self) -> bool:
-        """Whether all that traces have read is what it was at the last look."""
+    def _look(self, checks: bool = True) -> list[tuple[str, str]] | None:
+        """What all that traces have read is now, or was at the last look; None where that cannot be told."""
         try:
             with self._lookup.lock:
                 guards = self._lookup.guards.all()
-                before = [(guard.code.fingerprint, guard.weights.digest) for guard in guards]
-                for guard in guards:
+                for guard in guards if checks else ():
                     guard.check()
+                return [(guard.code.fingerprint, guard.weights.digest) for guard in guards]
         except OVBackendError:
-            return False
-        return [(guard.code.fingerprint, guard.weights.digest) for guard in guards] == before
+            return None
 
     def retry(self) -> None:
         """Try it again; not one that needed another graph at every call."""
@@ -91,7 +99,7 @@ class Retried(Network):
         renewed = self._compiled() > compiled and self._is_new(call.signature, entry)
         self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
         if self._renewals[call.signature] >= _MAX_RENEWALS and self.resources.settings.fallback != "raise":
-            self.left, self._asked = _UNSTEADY, 0
+            self.left, self._asked, self._seen = _UNSTEADY, 0, self._look(checks=False)
         return entry
 
     def _is_new(self, signature: Signature, entry: CompiledEntry) -> bool:

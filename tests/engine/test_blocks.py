@@ -293,7 +293,7 @@ def test_a_network_that_has_changed_twice_and_stays_so_is_used_as_a_whole_again(
         assert (network.statistics.block_calls, network.left) == (0, ""), "it does not change at every call"
         for module.step in (3, 4, 5, 6, 7, 7, 7, 7, 7, 7):
             assert_equal(network(x), module(x))
-    assert (network.statistics.block_calls, network.left) == (2 * 7, ""), "it is asked at the eighth call, and not at every one"
+    assert (network.statistics.block_calls, network.left) == (2 * 3, ""), "it is asked at the fourth call, and not at every one"
     assert network.statistics.compiles == 3 + 2 + 2 + 1
 
 
