@@ -20,9 +20,9 @@ from ov_backend.core.autocast_regions import keeping
 from ov_backend.core.errors import DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.ahead.guess import Guess
+from ov_backend.engine.compile_memory import CompileMemory
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Refusals, Superseded
 from ov_backend.engine.resources import Resources
-from ov_backend.engine.room import Room
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
 from ov_backend.guards.signature import Call
@@ -75,9 +75,9 @@ class CompileJob:
     _guessed_key: CompiledKey | None = None
 
     @property
-    def room(self) -> Room:
+    def memory(self) -> CompileMemory:
         """The memory for what the request asks for now."""
-        return Room(self.resources, self.request)
+        return CompileMemory(self.resources, self.request)
 
     def run(self) -> CompiledEntry:
         """Compile.
@@ -210,11 +210,11 @@ class CompileJob:
         if not (text and self.for_call and self._guess is None) or resources.is_compiled(key) or key in resources.ahead:
             return
         resources.evict_dead()
-        if self.room.is_beside():
+        if self.memory.fits_beside_others():
             job = replace(self, request=request, _guess=None)
             load = partial(job.load, is_guessed=True)
             with contextlib.suppress(RuntimeError):  # the process may begin no more threads: the compile comes after the trace
-                self._guess = Guess(load, lambda program, bound: job.room.measured(lambda: job.compile(program, bound)))
+                self._guess = Guess(load, lambda program, bound: job.memory.measured(lambda: job.compile(program, bound)))
                 self._guessed_key = key
 
     def _known(self) -> Program | None:
@@ -246,12 +246,12 @@ class CompileJob:
 
     def _compile(self, program: Program) -> tuple[CompiledEntry, int]:
         self._report("compile")
-        garbage.collect(short=self.room.is_short())
+        garbage.collect(short=self.memory.is_short())
         self.resources.evict_dead()
         try:
             with self.resources.compiling(self.request.weights):
-                self.room.make(self.context.name)
-                compiled, size = self.room.measured(lambda: self.room.with_all(lambda: self.compile(program)))
+                self.memory.evict_others(self.context.name)
+                compiled, size = self.memory.measured(lambda: self.memory.retried_alone(lambda: self.compile(program)))
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
             pass_on_signals(error)
             kind = OVBackendError if devices.accepts_properties(self.request.settings) else DeviceError

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import room
+from ov_backend.engine import compile_memory
 from ov_backend.engine.ahead.ahead import AheadWorker
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.engine.engine import Engine
@@ -163,7 +163,7 @@ def test_nothing_is_evicted_for_it(strict: Strict) -> None:
 
 def test_a_machine_without_memory_prepares_nothing(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
     network, module, signature = seen_before(strict(low_memory="off"))
-    monkeypatch.setattr(room.memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(compile_memory.memory, "available_memory", lambda: 1000)
     network.prepare_ahead(signature)
     assert network.resources.ahead.wait(60)
     assert network.stats()["held"] == 0

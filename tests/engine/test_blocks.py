@@ -243,60 +243,6 @@ def test_random_numbers_are_drawn_as_in_pytorch(tiny: UNet) -> None:
     assert network.statistics.block_calls
 
 
-def test_a_network_whose_code_changes_at_every_call_is_divided(strict: Strict, calls_patched: None) -> None:
-    module, network, _ = blockwise(Stepped(), strict())
-    x = torch.randn(2, 4)
-    with torch.no_grad():
-        for module.step in range(6):
-            assert_equal(network(x), module(x))
-    assert network.statistics.compiles == 3 + 2
-    assert list(network.statistics.by_blocks) == ["its code, its attributes or its weights change at every call"]
-
-
-def test_a_block_whose_weights_change_at_every_call_is_not_compiled_at_every_call(strict: Strict, calls_patched: None) -> None:
-    module, network, _ = blockwise(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())), strict())
-    x, bias = torch.randn(2, 4), module[0][0].bias
-
-    def called() -> None:
-        assert_equal(network.by_blocks("for a test", module.forward, (x,), {}), module(x))
-
-    with torch.no_grad():
-        for _ in range(40):
-            bias += 1
-            called()
-        assert network.statistics.compiles == 3
-        before = network.statistics.block_calls
-        for _ in range(40):
-            for parameter in module.parameters():
-                parameter.data = parameter.data.clone()
-            called()
-    assert network.statistics.block_calls > before, "it stays what it is, wherever it lies"
-
-
-def test_a_network_whose_weights_change_at_every_call_is_used_as_a_whole(strict: Strict, calls_patched: None) -> None:
-    module, network, _ = blockwise(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()), strict())
-    x, bias = torch.randn(2, 4), module[0].bias
-    with torch.no_grad():
-        for _ in range(3):
-            for value in range(4):
-                bias.fill_(value)
-                assert_equal(network(x), module(x))
-    assert (network.statistics.calls, network.statistics.compiles, network.left) == (12, 4, "")
-
-
-def test_a_network_that_has_changed_twice_and_stays_so_is_used_as_a_whole_again(strict: Strict, calls_patched: None) -> None:
-    module, network, _ = blockwise(Stepped(), strict())
-    x = torch.randn(2, 4)
-    with torch.no_grad():
-        for module.step in (0, 1, 2, 2, 2, 2):
-            assert_equal(network(x), module(x))
-        assert (network.statistics.block_calls, network.left) == (0, ""), "it does not change at every call"
-        for module.step in (3, 4, 5, 6, 7, 7, 7, 7, 7, 7):
-            assert_equal(network(x), module(x))
-    assert (network.statistics.block_calls, network.left) == (2 * 3, ""), "it is asked at the fourth call, and not at every one"
-    assert network.statistics.compiles == 3 + 2 + 2 + 1
-
-
 def test_modules_beside_the_network_are_the_hosts_companions(strict: Strict, calls_patched: None) -> None:
     companion = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())
     met = []

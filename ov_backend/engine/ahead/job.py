@@ -34,12 +34,12 @@ def compile_ahead(
     if program is None:
         return
     resources.evict_dead()
-    if not job.room.is_beside():
+    if not job.memory.fits_beside_others():
         log.debug("%s is not prepared ahead: its compiled form would not fit beside the others", context.name)
         return
     context.stats.graph_hits += resources.programs.get(request.text) is None
     resources.programs.put(request.text, program)
-    compiled, size = job.room.measured(lambda: job.compile(program))
+    compiled, size = job.memory.measured(lambda: job.compile(program))
     if resources.epoch != request.epoch or not is_untouched(request, marks):
         log.debug("%s was prepared for weights that have changed since", context.name)
         return

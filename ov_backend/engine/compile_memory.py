@@ -1,4 +1,4 @@
-"""What compiling takes of memory, and what is evicted to make room for it."""
+"""The memory that a compile takes, and what is evicted for it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LEFT_HALF, _LEFT_F32 = 0.57, 1.0
 #: What a compile that no call waits for may need of that at its peak.
 _PEAK = 2.0
 #: How many times as much is to be free before a compile; it takes no more at its peak, but its first call needs memory too.
-_ROOM = 1.5
+_SPARE = 1.5
 
 
 @dataclass(frozen=True)
-class Room:
+class CompileMemory:
     """The memory for what a request asks to compile."""
 
     resources: Resources
@@ -39,19 +39,19 @@ class Room:
     def needed(self) -> int:
         """The bytes that a compile takes, at most."""
         left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
-        return int(_ROOM * left * self.float_bytes)
+        return int(_SPARE * left * self.float_bytes)
 
     def is_short(self) -> bool:
         """Whether the machine has less memory free than a compile takes."""
         return memory.available_memory() < self.needed
 
-    def make(self, name: str) -> None:
+    def evict_others(self, name: str) -> None:
         """Evict other compiled graphs where the machine has less memory free than that of the network of this name will take."""
         if evicted := self.resources.compiled.make_room(self.needed):
             text = "%s: little memory is free, so %d of the compiled networks were evicted; they are compiled again when needed"
             log.warning(text, name, evicted)
 
-    def is_beside(self) -> bool:
+    def fits_beside_others(self) -> bool:
         """Whether the compiled form fits into the memory budget beside the others, and into the machine's memory."""
         weights, compiled, low_memory = self.float_bytes, self.resources.compiled, self.resources.low_memory
         if low_memory.is_wanted(self.request.settings, sum(tensor.nbytes for tensor in self.request.weights.values())):
@@ -69,7 +69,7 @@ class Room:
             size = min(max(size, largest // 4), largest)
         return compiled, size
 
-    def with_all(self, make: Callable[[], CompiledProgram]) -> CompiledProgram:
+    def retried_alone(self, make: Callable[[], CompiledProgram]) -> CompiledProgram:
         """Compile; if that fails, perhaps for lack of memory, evict every other compiled graph and try once more."""
         try:
             return make()

@@ -1,0 +1,73 @@
+"""What changes at every call is not compiled at every call, and is used as a whole again once it stays what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ov_backend.engine.blocks.patched_calls import patch_calls
+from tests.engine.test_blocks import Strict, assert_equal, blockwise
+from tests.helpers.by_blocks import Stepped
+
+
+@pytest.fixture
+def calls_patched() -> Iterator[None]:
+    patch = patch_calls()
+    yield
+    assert patch.undo()
+
+
+def test_a_network_whose_code_changes_at_every_call_is_divided(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for module.step in range(6):
+            assert_equal(network(x), module(x))
+    assert network.statistics.compiles == 3 + 2
+    assert list(network.statistics.by_blocks) == ["its code, its attributes or its weights change at every call"]
+
+
+def test_a_block_whose_weights_change_at_every_call_is_not_compiled_at_every_call(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())), strict())
+    x, bias = torch.randn(2, 4), module[0][0].bias
+
+    def called() -> None:
+        assert_equal(network.by_blocks("for a test", module.forward, (x,), {}), module(x))
+
+    with torch.no_grad():
+        for _ in range(40):
+            bias += 1
+            called()
+        assert network.statistics.compiles == 3
+        before = network.statistics.block_calls
+        for _ in range(40):
+            for parameter in module.parameters():
+                parameter.data = parameter.data.clone()
+            called()
+    assert network.statistics.block_calls > before, "it stays what it is, wherever it lies"
+
+
+def test_a_network_whose_weights_change_at_every_call_is_used_as_a_whole(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()), strict())
+    x, bias = torch.randn(2, 4), module[0].bias
+    with torch.no_grad():
+        for _ in range(3):
+            for value in range(4):
+                bias.fill_(value)
+                assert_equal(network(x), module(x))
+    assert (network.statistics.calls, network.statistics.compiles, network.left) == (12, 4, "")
+
+
+def test_a_network_that_has_changed_twice_and_stays_so_is_used_as_a_whole_again(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for module.step in (0, 1, 2, 2, 2, 2):
+            assert_equal(network(x), module(x))
+        assert (network.statistics.block_calls, network.left) == (0, ""), "it does not change at every call"
+        for module.step in (3, 4, 5, 6, 7, 7, 7, 7, 7, 7):
+            assert_equal(network(x), module(x))
+    assert (network.statistics.block_calls, network.left) == (2 * 3, ""), "it is asked at the fourth call, and not at every one"
+    assert network.statistics.compiles == 3 + 2 + 2 + 1
