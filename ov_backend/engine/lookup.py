@@ -31,6 +31,8 @@ from ov_backend.trace.partitioning import int64_range
 
 #: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
 _MAX_FINGERPRINTS = 8
+#: Why a network is left in PyTorch, or to its blocks, whose calls find another forward each time.
+UNSTEADY = "its code or its attributes change at every call"
 #: Of so many kinds of calls the keys are remembered.
 _MAX_REMEMBERED = 256
 
@@ -89,7 +91,7 @@ class Lookup:
             OVBackendError: the call has to run in PyTorch.
         """
         if len(self._unanswered) > _MAX_FINGERPRINTS:
-            raise OVBackendError("its code or its attributes change at every call")
+            raise OVBackendError(UNSTEADY)
         resources = self._resources
         self._check_integers(call.tensors)
         kind = self._kind(call.signature)

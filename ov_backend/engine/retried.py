@@ -11,7 +11,7 @@ import torch
 
 from ov_backend.core.errors import OVBackendError
 from ov_backend.engine import worker
-from ov_backend.engine.lookup import remember
+from ov_backend.engine.lookup import UNSTEADY, remember
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.guards.signature import Call, Signature
@@ -24,7 +24,6 @@ _MAX_STATES = 64
 #: The most calls from one look to the next at what changes at every call.
 _LOOK_EVERY = 16
 _UNKNOWN = object()
-_UNSTEADY = "its code, its attributes or its weights change at every call"
 
 #: The network whose forward PyTorch runs now, so that its blocks are answered.
 running_network: ContextVar[Any] = ContextVar("running_network", default=None)
@@ -53,6 +52,11 @@ class Retried(Network):
         #: What it was at the last call that looked.
         self._seen: list[tuple[str, str]] | None = None
 
+    @property
+    def _unsteady(self) -> str:
+        """Why it is left where it changes at every call."""
+        return "its code, its attributes or its weights change at every call" if self._is_inside else UNSTEADY
+
     def why_left(self) -> str:
         """Why this call is left to the next smaller networks, or "".
 
@@ -60,7 +64,7 @@ class Retried(Network):
         has changed may take a while, so it is taken at the first, second, fourth, eighth such call, then at every sixteenth, and
         at the call before.
         """
-        if self.left == _UNSTEADY:
+        if self.left == self._unsteady:
             self._asked += 1
             now = self._look() if _is_due(self._asked) or _is_due(self._asked + 1) else None
             if _is_due(self._asked) and now is not None and now == self._seen:
@@ -83,7 +87,7 @@ class Retried(Network):
     def retry(self) -> None:
         """Try it again; not one that needed another graph at every call."""
         self._renewals.clear()
-        if self.left != _UNSTEADY:
+        if self.left != self._unsteady:
             self.left = ""
 
     def clear(self) -> None:
@@ -99,7 +103,7 @@ class Retried(Network):
         renewed = self._compiled() > compiled and self._is_new(call.signature, entry)
         self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
         if self._renewals[call.signature] >= _MAX_RENEWALS and self.resources.settings.fallback != "raise":
-            self.left, self._asked, self._seen = _UNSTEADY, 0, self._look(checks=False)
+            self.left, self._asked, self._seen = self._unsteady, 0, self._look(checks=False)
         return entry
 
     def _is_new(self, signature: Signature, entry: CompiledEntry) -> bool:

@@ -26,7 +26,7 @@ def test_a_network_whose_code_changes_at_every_call_is_divided(strict: Strict, c
         for module.step in range(6):
             assert_equal(network(x), module(x))
     assert network.statistics.compiles == 3 + 2
-    assert list(network.statistics.by_blocks) == ["its code, its attributes or its weights change at every call"]
+    assert list(network.statistics.by_blocks) == ["its code or its attributes change at every call"]
 
 
 def test_a_block_whose_weights_change_at_every_call_is_not_compiled_at_every_call(strict: Strict, calls_patched: None) -> None:

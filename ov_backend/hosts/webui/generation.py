@@ -72,14 +72,17 @@ class Generation:
         #: The classes whose instances may be networks.
         self._owners: tuple[type, ...] = ()
         self._later: ahead.Later | None = None
-        self._active = self._was_interrupted = False
+        self._active = self._was_interrupted = self._is_refused = False
 
     def __enter__(self) -> Generation:
         for warning in self._warnings:
             self._warn(warning)
+        # a new dict: X/Y/Z plot copies the processing object for every cell, and the copies share one dict
+        self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT_FIELD: self._infotext}
         try:
             session.configure(self.choices)
         except OVBackendError as error:
+            self._is_refused = True
             self._warn(f"OpenVINO is not used: {error}")
             if self._is_reported:
                 session.status.end()
@@ -116,8 +119,6 @@ class Generation:
         for network in (each for model in host.models() for each in host.networks_of(model)):
             self._stop_moves(network)
         other_networks.begin()
-        # a new dict: X/Y/Z plot copies the processing object for every cell, and the copies share one dict
-        self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT_FIELD: self._infotext}
         if self.choices.text_encoder:
             self._replace_conditionings()
 
@@ -297,6 +298,8 @@ class Generation:
 
     def _infotext(self, **_: Any) -> str:
         """The picture's field: what ran where, then the choices, which the panel reads back."""
+        if self._is_refused:  # a plot shows no cell's messages, but keeps its parameters
+            return choices_field(self.choices, "all in PyTorch")
         parts = []
         for switch in SWITCHES:
             if not getattr(self.choices, switch):

@@ -194,6 +194,7 @@ def test_a_device_that_is_not_there_leaves_the_picture_to_pytorch(values: list[A
     assert largest_difference(off, on) == 0
     assert values[0] in on.comments
     assert "OpenVINO is not used" in on.comments
+    assert ran(on) == "all in PyTorch"
     assert any(values[0] in message for message in session.status.snapshot()["messages"])
     host.processing.generate(TITLE, arguments(), prompt="a cat")
     assert not any("OpenVINO is not used" in message for message in session.status.snapshot()["messages"])
