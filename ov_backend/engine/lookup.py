@@ -29,7 +29,8 @@ from ov_backend.guards.weights import Placement
 from ov_backend.model import compiler
 from ov_backend.trace.partitioning import int64_range
 
-#: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
+#: After this many changes of its code or attributes without an answer from OpenVINO in between, a network is traced again only
+#: where two calls in a row find it the same.
 _MAX_FINGERPRINTS = 8
 #: Why a network is left in PyTorch, or to its blocks, whose calls find another forward each time.
 UNSTEADY = "its code or its attributes change at every call"
@@ -61,6 +62,8 @@ class Lookup:
         self.overflowed = Overflowed(resources, name, statistics)
         #: The fingerprints of the code since the last answer from OpenVINO.
         self._unanswered: set[str] = set()
+        #: The fingerprint of the code of the last request.
+        self._last_code = ""
 
     def answered(self) -> None:
         """Take note that OpenVINO has answered a call."""
@@ -90,8 +93,6 @@ class Lookup:
         Raises:
             OVBackendError: the call has to run in PyTorch.
         """
-        if len(self._unanswered) > _MAX_FINGERPRINTS:
-            raise OVBackendError(UNSTEADY)
         resources = self._resources
         self._check_integers(call.tensors)
         kind = self._kind(call.signature)
@@ -117,9 +118,12 @@ class Lookup:
             requests.append(self._compile_request(call, guard, self._keys(guard, call, form), kind, form))
         if not requests:
             raise CaptureError(refused)
+        request = next((each for each in requests if each.text), requests[0])
+        last, self._last_code = self._last_code, request.state.code
+        if len(self._unanswered) > _MAX_FINGERPRINTS and self._last_code != last:
+            raise OVBackendError(UNSTEADY)
         if not starts:
             return self.find(call, starts=True)  # what is bound now must be what its digest says
-        request = next((each for each in requests if each.text), requests[0])
         self._unanswered.add(request.state.code)
         return request
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable
 from contextvars import ContextVar
 from typing import Any
@@ -17,8 +16,8 @@ from ov_backend.engine.request import CompiledEntry
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 
-#: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
-_MAX_RENEWALS = 2
+#: A network is left alone when so many calls in a row, alike in shapes, each needed another graph; or so many only a trace.
+_MAX_RENEWALS, _MAX_TRACES = 2, 64
 #: So many signatures, and so many states of each, are remembered.
 _MAX_STATES = 64
 #: The most calls from one look to the next at what changes at every call.
@@ -43,8 +42,8 @@ class Retried(Network):
         super().__init__(*args, **kwargs)
         #: Why it is left alone, or "".
         self.left = ""
-        #: By signature, how many calls in a row needed another graph.
-        self._renewals: Counter[Signature] = Counter()
+        #: By signature, how many calls in a row needed another graph; one that was only traced counts less.
+        self._renewals: dict[Signature, float] = {}
         #: By signature and state, where the weights of a block lay that calls were answered with.
         self._states: dict[Signature, dict[Hashable, Placement | None]] = {}
         #: How many calls have asked whether it is left alone because it needed another graph at every call.
@@ -80,7 +79,7 @@ class Retried(Network):
                 guards = self._lookup.guards.all()
                 for guard in guards if checks else ():
                     guard.check()
-                return [(guard.code.fingerprint, guard.weights.digest) for guard in guards]
+                return [(guard.code.fingerprint, guard.weights.digest * self._is_inside) for guard in guards]
         except OVBackendError:
             return None
 
@@ -98,11 +97,15 @@ class Retried(Network):
         self._states.clear()
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
-        compiled = self._compiled()
+        compiled, traced = self._compiled(), self.statistics.captures
         entry = super()._lookup_or_compile(call, interrupted)
-        renewed = self._compiled() > compiled and self._is_new(call.signature, entry)
-        self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
-        if self._renewals[call.signature] >= _MAX_RENEWALS and self.resources.settings.fallback != "raise":
+        renewals = self._renewals.get(call.signature, 0.0)
+        if self._compiled() > compiled and self._is_new(call.signature, entry):
+            renewals += 1
+        else:
+            renewals = (renewals + _MAX_RENEWALS / _MAX_TRACES) * (self.statistics.captures > traced)
+        remember(self._renewals, call.signature, renewals, _MAX_STATES)
+        if renewals >= _MAX_RENEWALS and self.resources.settings.fallback != "raise":
             self.left, self._asked, self._seen = self._unsteady, 0, self._look(checks=False)
         return entry
 
