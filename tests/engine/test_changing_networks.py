@@ -101,7 +101,7 @@ def test_a_network_that_is_traced_at_every_call_is_divided(strict: Strict, calls
     assert list(network.statistics.by_blocks) == ["its code or its attributes change at every call"]
 
 
-def test_a_network_is_used_as_a_whole_again_after_any_number_of_changes_that_had_no_answer(strict: Strict, calls_patched: None) -> None:
+def test_a_network_is_used_as_a_whole_again_after_many_changes_without_an_answer(strict: Strict, calls_patched: None) -> None:
     module, network, _ = blockwise(Counting(), strict())
     x = torch.randn(2, 4)
     with torch.no_grad():
@@ -114,7 +114,7 @@ def test_a_network_is_used_as_a_whole_again_after_any_number_of_changes_that_had
     assert network.statistics.by_blocks.total() == before > 0
 
 
-def test_a_network_left_for_its_code_is_used_as_a_whole_again_though_its_weights_change(strict: Strict, calls_patched: None) -> None:
+def test_a_network_left_for_its_code_comes_back_though_its_weights_change(strict: Strict, calls_patched: None) -> None:
     module, network, _ = blockwise(Stepped(), strict())
     x, bias = torch.randn(2, 4), module.blocks[0][0].bias
     with torch.no_grad():
