@@ -31,6 +31,14 @@ _DEADLOCK_S = 240
 _OPTIONS = {"precision": "f32", "model_caching": False}
 
 
+@pytest.fixture(autouse=True)
+def dynamos_settings() -> Iterator[None]:
+    """PyTorch before 2.4 sets these for the time of a call, and two threads that do may leave each other's."""
+    names = ("automatic_dynamic_shapes", "assume_static_by_default")
+    with torch._dynamo.config.patch({name: getattr(torch._dynamo.config, name) for name in names}):
+        yield
+
+
 def net(width: int = 16) -> nn.Module:
     """[n, 8] -> [n, 8]"""
     return nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, 8)).eval()
