@@ -181,7 +181,8 @@ class Variant:
 
     def _returned(self, sizes: tuple[float, ...]) -> dict[int, Any]:
         """The results that are numbers, by their indices; ``sizes`` are what Dynamo's symbols are in the call."""
-        symbols = dict(zip(self.holder.places, sizes))
+        symbols = {self.holder.graph.shapes[i]: value for i, value in self.holder.fixed.items()}
+        symbols.update(zip(self.holder.places, sizes))
         return {i: number(value, symbols) for i, value in self.holder.graph.returned.items()}
 
     def answer(self, full: Sequence[Any]) -> Any:

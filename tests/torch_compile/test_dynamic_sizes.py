@@ -202,6 +202,20 @@ def test_whole_numbers_among_the_arguments(compiled: Compile) -> None:
         agree(g(x, n), f(x, n))
 
 
+def test_a_number_that_is_returned_may_be_computed_from_one_that_is_no_size(compiled: Compile) -> None:
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        y, total = x * 2, x.shape[0] + n
+        torch._dynamo.graph_break()
+        return y * total
+
+    g = compiled(f, dynamic=True, dynamic_shapes=True)
+    for n in (5, 9, 0, 1, 0):
+        x = torch.randn(3 + n, 9)
+        agree(g(x, n), f(x, n))
+    assert not corrections()
+    assert not fallbacks()
+
+
 _net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU()).eval()
 FLOATS: dict[str, Callable[[torch.Tensor, float], Any]] = {
     "arithmetic": lambda x, t: (_net(x) * t, t - x, x / t, t**2 - x * (t / 3)),
