@@ -213,7 +213,8 @@ class Lookup:
         """What decides to which graph a trace leads, and the key of the compiled graph, with weights and device."""
         settings, weights = form.settings, guard.weights
         asked = inputs.described(call, guard.code.traced, weights)
-        parts = guard.code.fingerprint, weights.layout, asked, self._hooks.host_key(), settings.text("graph"), self._number
+        number = 0 if guard.code.traced is not None and guard.code.traced.holds_for_equals else self._number
+        parts = guard.code.fingerprint, weights.layout, asked, self._hooks.host_key(), settings.text("graph"), number
         of_weights = weights.digest, settings.text("compile"), form.name, weights.address
         state = State(call.signature, *parts)
         text = self._resources.texts.of(state)

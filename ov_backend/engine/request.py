@@ -51,7 +51,7 @@ class State(NamedTuple):
 
     ``code`` is the fingerprint of everything that the forward can read, ``layout`` a digest of the weights' names, shapes and
     dtypes, ``asked`` what the code asks of its inputs. ``module`` is a number: another module lies at other addresses, by which a
-    forward may go.
+    program's forward may go; it is 0 where only packages ran, whose trace holds for every equal module.
     """
 
     signature: Signature

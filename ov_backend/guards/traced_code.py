@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ov_backend.guards.reads import READERS, asks_for_class, members_read_by, names_in, operations_of, reads_unnamed
-from ov_backend.guards.versions import versioned
+from ov_backend.guards.versions import is_installed, versioned
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
@@ -16,6 +16,8 @@ _OWN = __package__.partition(".")[0]
 _LOOPS = frozenset(
     {"items", "keys", "values", "iter", "list", "tuple", "dict", "enumerate", "zip", "map", "filter", "sum", "min", "max"}
 )
+#: Names by which code gets a number that is the object's own.
+_OF_ADDRESSES = frozenset({"id", "hash", "__hash__"})
 _LOOP_OPERATIONS = frozenset({"GET_ITER", "CALL_FUNCTION_EX", "DICT_UPDATE", "DICT_MERGE"})
 
 
@@ -30,6 +32,7 @@ class TracedCode:
         roots: functions that ran although no attribute or global name leads to them from the module.
         own_names: the names in these, without those of PyTorch's and Python's own code.
         lists_attributes: whether it may go through the attributes of an object in their order.
+        installed: whether all of it is of packages that are installed, none of it the program's.
     """
 
     codes: frozenset[types.CodeType]
@@ -38,11 +41,17 @@ class TracedCode:
     roots: tuple[types.FunctionType, ...] = ()
     own_names: frozenset[str] = frozenset()
     lists_attributes: bool = False
+    installed: bool = False
 
     @property
     def read(self) -> frozenset[str] | None:
         """The names of the attributes that count; None stands for all."""
         return None if self.computes_names else self.names
+
+    @property
+    def holds_for_equals(self) -> bool:
+        """Whether a trace of this code holds for every equal module: all but a module's address is described."""
+        return self.installed and not self.roots and _OF_ADDRESSES.isdisjoint(self.own_names)
 
     @classmethod
     def of(cls, executed: Mapping[types.CodeType, str]) -> TracedCode:
@@ -53,7 +62,8 @@ class TracedCode:
         computes_names = readers or any(reads_unnamed(code) for code, module in executed.items() if not versioned(module))
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
         own_names |= members_read_by(executed)
-        return cls(frozenset(own), names, computes_names, (), own_names, any(map(lists_attributes, own)))
+        installed = all(map(is_installed, own.values()))
+        return cls(frozenset(own), names, computes_names, (), own_names, any(map(lists_attributes, own)), installed)
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -22,6 +24,7 @@ from tests.soundness.graphs import Program, programs
 from tests.soundness.harness import Result, table
 from tests.soundness.modules import names as available
 from tests.soundness.processes import both, share
+from tests.soundness.twins import as_if_installed, beside_a_twin
 from tests.soundness.verdicts import Verdict, judge
 
 
@@ -46,6 +49,23 @@ def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
             say(f"lost {name}: {lost}")
     say(f"{name}: {len(here.outcomes)} mutations in {time.monotonic() - start:.0f} s")
     return here, there
+
+
+def twins(name: str, count: int, seed: str) -> Result:
+    """Change one module that has an equal one beside it, and say what was wrong."""
+    try:
+        with as_if_installed(), tempfile.TemporaryDirectory() as folder:
+            result = beside_a_twin(name, count, seed, folder)
+    except Exception as error:  # as above
+        say(traceback.format_exc())
+        result = Result(name, lost=[f"{type(error).__name__}: {error}"])
+    for outcome in result.stale:
+        say(f"STALE {name}: {outcome.name} [{outcome.kind}]: {outcome.stale}")
+    for lost in result.lost:
+        say(f"lost {name}: {lost}")
+    answered = sum(1 for outcome in result.outcomes[1:] if outcome.calls and not outcome.compiled)
+    say(f"{name}, twins: {len(result.outcomes) - 1} mutations, {answered} answered by the other's trace")
+    return result
 
 
 def graphs(count: int, seed: str, precision: str) -> tuple[Counter[str], list[Verdict]]:
@@ -95,6 +115,7 @@ def main() -> int:
     description = "Mutations, random graphs and random networks, at length."
     parser = argparse.ArgumentParser(prog="python -m tests.soundness", description=description)
     parser.add_argument("--mutations", type=int, default=3400, help="of all modules together")
+    parser.add_argument("--twins", type=int, default=700, help="of all modules, beside equal ones that were traced")
     parser.add_argument("--graphs", type=int, default=5200)
     parser.add_argument("--networks", type=int, default=2000, help="random networks of layers")
     parser.add_argument("--positions", type=int, default=500, help="networks of positions, in precision auto, of each form")
@@ -115,11 +136,12 @@ def main() -> int:
         say(f"networks of positions and offsets, {form}: {options.positions} drawn, {len(found)} wrong")
         wrong_positions += found
     names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
-    names = names if options.mutations else []
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
+        mutated = names if options.mutations else []
+        results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), mutated))
     say(table(results))
-    stale = any(here.stale or there.stale or here.lost or there.lost for here, there in results)
+    beside = [twins(name, share(name, options.twins), options.seed) for name in names] if options.twins else []
+    stale = any(each.stale or each.lost for each in (*itertools.chain(*results), *beside))
     return int(bool(wrong or wrong_networks or wrong_positions) or stale)
 
 
