@@ -64,7 +64,7 @@ def twins(name: str, count: int, seed: str) -> Result:
     for lost in result.lost:
         say(f"lost {name}: {lost}")
     answered = sum(1 for outcome in result.outcomes[1:] if outcome.calls and not outcome.compiled)
-    say(f"{name}, twins: {len(result.outcomes) - 1} mutations, {answered} answered by the other's trace")
+    say(f"{name}, twins: {len(result.outcomes[1:])} mutations, {answered} answered by the other's trace")
     return result
 
 
