@@ -52,6 +52,10 @@ class NothingIn8Bits(ConversionError):
     """No layer of a graph is computed in 8 bits with a recipe; the recipe's layers are those of other sizes."""
 
 
+class NotFiniteWeight(ConversionError):
+    """A weight is NaN or infinite, which a computation in 8 bits would hide."""
+
+
 class NothingToCompute(ConversionError):
     """A graph computes nothing, it only returns its inputs. PyTorch answers the call, and this counts as no fallback."""
 

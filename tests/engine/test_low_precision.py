@@ -253,13 +253,20 @@ def test_a_call_or_a_weight_that_is_not_finite_gives_no_finite_answer(calibrated
         assert not calibrated(x, time)[..., 3].isfinite().any()
 
 
-@pytest.mark.parametrize("name", ["norm.weight", "first.bias", "last.bias"])
-def test_a_bias_or_a_normalization_that_is_not_finite_gives_no_finite_answer(calibrated: Network, name: str) -> None:
+@pytest.mark.parametrize("name", ["norm.weight", "first.bias", "last.bias", "first.weight", "gate.weight"])
+def test_a_weight_that_is_not_finite_gives_no_finite_answer_and_int8_says_so(calibrated: Network, name: str) -> None:
     call = call_of(0)
     with torch.no_grad():
-        calibrated.module.get_parameter(name).fill_(float("nan"))
+        weight = calibrated.module.get_parameter(name)
+        before, answer = weight.clone(), calibrated(*call)
+        weight.fill_(float("nan"))
         calibrated.begin_run()
         assert calibrated(*call).isnan().all(), "8 bits would make numbers of it"
+        assert calibrated.stats()["int8"]["state"] == "off"
+        assert "not finite" in calibrated.stats()["int8"]["text"]
+        weight.copy_(before)
+        calibrated.begin_run()
+        assert torch.equal(calibrated(*call), answer), "the weights are what they were, and their recipe holds"
 
 
 def test_calls_that_are_not_finite_calibrate_nothing(settings: Settings) -> None:

@@ -106,3 +106,29 @@ def test_by_its_blocks_too_steps_with_much_noise_are_computed_in_the_devices_own
     equal = [torch.equal(answer, each) for answer, each in zip(answers, own)]
     assert equal == [True, *[False] * 7], "the timesteps are 800, 700, and so on"
     assert {"", "int8"} <= blocks_in_8_bits.forms(network)
+
+
+def test_a_recipe_is_tried_on_no_step_that_will_not_be_in_8_bits(calibrated: Network) -> None:
+    observed = calibrated.low_precision.precision.last_observed
+    assert observed is not None
+    assert [sample.much_noise for sample in observed.samples].count(True) == 1
+    tried = calibrated.low_precision.precision.tried_on(observed)
+    assert len(tried) == len(observed.samples) - 1
+    assert not any(sample.much_noise for sample in tried)
+
+
+def test_pictures_of_nothing_but_much_noise_do_not_calibrate(strict: Callable[..., Settings]) -> None:
+    network = Engine(strict(precision="int8")).network("unet", Stepping(), hooks=NetworkHooks(quantizable=True))
+    for _ in range(10):
+        picture(network, 1)
+    assert network.stats()["int8"]["state"] == "calibrating"
+    picture(network)
+    picture(network)
+    assert network.stats()["int8"]["state"] == "on"
+
+
+def test_where_one_form_fits_every_step_is_tried(calibrated: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = calibrated.low_precision.precision.last_observed
+    assert observed is not None
+    monkeypatch.setattr(dual_precision_memory, "available_memory", lambda: 0)
+    assert calibrated.low_precision.precision.tried_on(observed) == observed.samples

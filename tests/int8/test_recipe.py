@@ -103,4 +103,4 @@ def test_an_error_that_is_no_number_refuses_and_is_not_told_as_one() -> None:
         assert refused.refused
         assert "%" not in refused.refused
     assert not RECIPE.judge([0.01]).refused
-    assert "off by 4.0 %, more than 3 %" in RECIPE.judge([0.04]).refused
+    assert "off by 4.0 %, more than 3.5 %" in RECIPE.judge([0.04]).refused

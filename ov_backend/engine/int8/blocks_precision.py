@@ -12,6 +12,7 @@ from ov_backend.core.tensors import nested_tensors
 from ov_backend.engine.ahead import warmup
 from ov_backend.engine.blocks.foreign_code import name_of
 from ov_backend.engine.conditions import is_finite
+from ov_backend.engine.int8 import much_noise
 from ov_backend.engine.int8.precision import Precision
 from ov_backend.engine.int8.step_tape import Recorder, Tape
 from ov_backend.engine.stats import NetworkStats
@@ -37,20 +38,20 @@ class BlocksPrecision:
     def __init__(self, precision: Precision, statistics: NetworkStats) -> None:
         self._precision, self._statistics = precision, statistics
 
-    def run(self, called: Callable[..., Any], forward: Callable[[], Any], much_noise: bool) -> Any:
+    def run(self, called: Callable[..., Any], forward: Callable[[], Any], noisy: bool) -> Any:
         """Run one step.
 
         Args:
             called: the forward of the network or of other code; names the recipe.
             forward: calls it with its arguments.
-            much_noise: whether these say that there is much noise.
+            noisy: whether these say that there is much noise.
 
         Raises:
             Interrupted: see :class:`Resources`.
         """
         precision, before, observed = self._precision, self._statistics.block_calls, None
         precision.picture_begins()
-        with precision.noise(much_noise):
+        with precision.noise(noisy):
             with self._not_failing():
                 observed = self._begin(called)
             identity = precision.current
@@ -116,6 +117,7 @@ class BlocksPrecision:
         elif tape is None or (not observed.calls and not self._is_faithful(tape)):
             self._precision.keep(self._precision.candidate(observed).refuse(_UNFOLLOWED))
         else:
+            tape.much_noise = much_noise.active()
             observed.count(lambda: tape)
 
     def _is_faithful(self, tape: Tape) -> bool:

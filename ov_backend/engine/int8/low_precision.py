@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ov_backend.core.errors import Interrupted, NothingIn8Bits, OVBackendError, last_line, pass_on_signals
+from ov_backend.core.errors import Interrupted, NotFiniteWeight, NothingIn8Bits, OVBackendError, last_line, pass_on_signals
 from ov_backend.core.settings import Settings
 from ov_backend.engine.ahead import warmup
 from ov_backend.engine.conditions import has_finite_inputs
@@ -21,6 +21,7 @@ from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import WeightsGuard
 
 _NOT_STATIC = "it is for graphs of fixed sizes and weights that are not trained"
+_IN_F32 = "with these weights a result was not finite, so they compute in f32"
 Compiled = Callable[[Call], CompiledEntry]
 
 
@@ -37,6 +38,11 @@ class CallSample:
     compiled: Compiled
     number: int = field(default_factory=itertools.count().__next__)
     changed: bool = False
+
+    @property
+    def much_noise(self) -> bool:
+        """Whether its timestep says that there is much noise."""
+        return much_noise.in_call(self.call)
 
     def replay(self) -> Sequence[torch.Tensor]:
         """Compute the call again, or take what was computed in the background."""
@@ -81,6 +87,8 @@ class LowPrecision:
             precision.current, precision.failure = None, ""
         if not hooks.quantizable and asked and not hooks.watched:
             precision.tell_off(_NOT_STATIC)
+        elif hooks.quantizable and not asked and precision.applies():
+            precision.tell_off(_IN_F32)
         elif hooks.quantizable and not asked:
             precision.tell_nothing()
         elif hooks.quantizable and precision.trial() is None:
@@ -115,13 +123,14 @@ class LowPrecision:
                 recipe, failed = precision.used(), last_line(error)
                 if recipe is None:
                     raise
-                fits_no_layer = isinstance(error, NothingIn8Bits)
+                kind = type(error)
         with precision.without():
             entry = self._compiled(call)
-        if not fits_no_layer:
+        if kind not in (NothingIn8Bits, NotFiniteWeight):
             precision.keep(recipe.refuse(failed))
             return entry
-        self._without[recipe.digest, call.signature] = failed  # the recipe's layers are those of other sizes
+        if kind is NothingIn8Bits:  # the recipe's layers are those of other sizes
+            self._without[recipe.digest, call.signature] = failed
         if not self._of_block:
             precision.tell_off(failed)
         return entry
@@ -163,13 +172,13 @@ class LowPrecision:
             return
         if not observed.is_complete(True):
             return
-        recipe, samples = precision.candidate(observed), observed.samples
-        if not recipe.ranges:
+        recipe, samples = precision.candidate(observed), precision.tried_on(observed)
+        if not recipe.ranges or not samples:
             return
         with precision.trying(recipe, samples):
             for signature in {sample.call.signature for sample in samples}:
                 prepare(signature)
-        noisy = {sample.call.signature for sample in samples if much_noise.in_call(sample.call)}
+        noisy = {sample.call.signature for sample in observed.samples if sample.much_noise}
         if noisy and precision.both.fits():
             with precision.without():
                 for signature in noisy:

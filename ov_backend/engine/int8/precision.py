@@ -38,7 +38,7 @@ MOST_OBSERVED = 16
 _MAX_UNUSED_RUNS = 3
 CALIBRATES = (
     "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; once"
-    f" there are {MIN_CALLS} steps, the next picture is made in int8"
+    f" there are {MIN_CALLS} steps, and not all of them have much noise, the next picture is made in int8"
 )
 GRAPH_CALIBRATES = (
     f"int8 is calibrated: {MAX_GRAPH_CALLS} calls are made in the device's own precision, and the ranges of their values are"
@@ -58,6 +58,10 @@ class Sample(Protocol):
     @property
     def changed(self) -> bool:
         """Whether weights or code have changed since, as far as :meth:`replay` has shown."""
+
+    @property
+    def much_noise(self) -> bool:
+        """Whether it was told that there is much noise."""
 
     def replay(self) -> Sequence[torch.Tensor]:
         """Compute it again."""
@@ -268,11 +272,18 @@ class Precision:
         counts = max(1, calibration.calls), max(1, calibration.pictures)
         return Recipe(type(self._module).__qualname__, self.current[1], *counts, calibration.ranges)
 
+    def tried_on(self, observed: Calibration[Any]) -> list[Any]:
+        """The calls that a recipe is tried on: those with much noise are not, where they will not be in 8 bits."""
+        fits = self.both.fits()
+        return [sample for sample in observed.samples if not (sample.much_noise and fits)]
+
     def make(self, observed: Calibration[Any]) -> None:
         """Make the recipe of what was called last, and compare it with what was observed."""
-        identity, recipe = self.current, self.candidate(observed)
+        identity, recipe, samples = self.current, self.candidate(observed), self.tried_on(observed)
+        if not samples:  # of no step that would be in 8 bits
+            return
         try:
-            result = self._tried(recipe, observed.samples)
+            result = self._tried(recipe, samples)
         except Interrupted:
             raise
         except BlockGone:  # calibrate anew

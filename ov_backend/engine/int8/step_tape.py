@@ -55,9 +55,11 @@ class Tape:
 
     Attributes:
         outputs: the step's results; copies.
+        much_noise: it was not in 8 bits for its noise, and will not be.
     """
 
     outputs: tuple[torch.Tensor, ...] = ()
+    much_noise: bool = False
     _steps: list[_Step] = field(default_factory=list)
     #: The tensors that were there before: copies, but for parameters.
     _given: dict[_Slot, torch.Tensor] = field(default_factory=dict)

@@ -23,7 +23,7 @@ import openvino as ov
 import openvino.opset13 as ops
 import torch
 
-from ov_backend.core.errors import ConversionError
+from ov_backend.core.errors import NotFiniteWeight
 from ov_backend.core.tensors import TO_OV, constant, share
 from ov_backend.model.transformations.convert_precision import WeightBuffer
 from ov_backend.model.transformations.layers_in_8_bits import Layer, weight_name, weighted_layers
@@ -116,26 +116,24 @@ def quantize(
     Args:
         model: the model with its weights bound.
         weights: the live weights by name.
-        ranges: of the layers' inputs; a layer without a range is left as it is, and so is one whose weight is not finite.
+        ranges: of the layers' inputs; a layer without a range is left as it is.
         buffer: memory for the 8-bit weights, see :func:`int8_buffer`; None leaves them to the model.
 
     Returns:
         the names of the layers that were replaced.
 
     Raises:
-        ConversionError: another weight, such as a bias, is not finite, which 8 bits would hide.
+        NotFiniteWeight: behind a layer that has one, the next would make numbers of what it gives.
     """
     done: list[str] = []
     in_layers = {layer.weight for layer in weighted_layers(model, weights)}
-    others = {name: weight for name, weight in weights.items() if name not in in_layers and weight.is_floating_point()}
-    if (odd := next((name for name, weight in others.items() if not _is_finite(weight)), None)) is not None:
-        raise ConversionError(f"{odd} is not finite, which a computation in 8 bits would hide")
+    if (odd := next((name for name, weight in weights.items() if not _is_finite(weight)), None)) is not None:
+        raise NotFiniteWeight(f"{odd} is not finite, which a computation in 8 bits would hide")
     ranges = {name: given for name, given in ranges.items() if given.low or given.high}  # else only zeros were seen
     largest = max((weights[name].numel() for name in in_layers), default=0)
     scratch = torch.empty(largest, dtype=torch.float32, device="cpu")  # whatever this process has chosen as default
     for group in _by_source(model, weights):
         matrices = [_Matrix.of(layer, weights[layer.weight]) for layer in group if layer.name in ranges]
-        matrices = [matrix for matrix in matrices if matrix.is_finite]
         if matrices:
             names = [matrix.layer.name for matrix in matrices]
             quantized = _quantized(group[0].source, functools.reduce(Range.joined, (ranges[name] for name in names)))
@@ -180,14 +178,9 @@ class _Matrix:
 
     @classmethod
     def of(cls, layer: Layer, weight: torch.Tensor) -> _Matrix:
-        """Look at every value once: the extremes also tell whether all are finite."""
+        """Look at every value once."""
         low, high = torch.aminmax(_by_channel(layer, weight).flatten(1), dim=1)
         return cls(layer, weight, torch.maximum(-low, high))
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether no value is NaN or infinite, which 8 bits do not have."""
-        return bool(torch.isfinite(self.largest).all())
 
     def rounded(self, scratch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Whole numbers from -127 to 127, kept in ``scratch``, and the factor of each output channel.
@@ -215,7 +208,7 @@ def _quantized(source: ov.Output, given: Range) -> ov.Node:
 
 def _is_finite(weight: torch.Tensor) -> bool:
     """Whether a weight has neither NaN nor infinity; its sum has one of them, too, where it is too large for float32."""
-    return bool(torch.isfinite(weight.detach().sum(dtype=torch.float32)))
+    return not weight.is_floating_point() or bool(torch.isfinite(weight.detach().sum(dtype=torch.float32)))
 
 
 def _interval(low: float, high: float) -> tuple[float, float]:
