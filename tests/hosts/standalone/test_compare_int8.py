@@ -12,6 +12,7 @@ pytest.importorskip("diffusers")
 from ov_backend.checkpoint import TOKENIZER, load_pipeline
 from ov_backend.core.package_files import TRAINED
 from ov_backend.hosts.standalone.generator import PictureGenerator
+from ov_backend.int8 import recipe
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.jobs import JobControl, Unavailable, compare_int8
@@ -43,7 +44,8 @@ def test_both_pictures_are_made_and_int8_is_calibrated_before(tmp_path: Path) ->
     assert int8["memory"].endswith("are both in memory: their pictures can be compared")
 
 
-def test_where_int8_is_not_used_the_job_says_why(tmp_path: Path) -> None:
+def test_where_int8_is_not_used_the_job_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "MAX_ERROR", 0.001)
     generator = PictureGenerator(load_pipeline(write_small_checkpoint(tmp_path)), "x", tmp_path, str(tmp_path / "graphs"))
     generator.generate(Parameters("a cat", steps=2, width=64, height=64, seed=4), CHOICES)
     with pytest.raises(Unavailable, match=r"There is nothing to compare: int8 is not used: .* off by"):
